@@ -1,0 +1,201 @@
+#include "backend/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "util/compiler.h"
+#include "util/log.h"
+
+#define LARGEST_BLOCK 65536
+
+uint64_t file_size(int fd, bool is_device)
+{
+	struct stat st;
+	uint64_t size;
+
+	if (is_device)
+		return ioctl(fd, BLKGETSIZE64, &size) == 0 ? size : 0;
+	return fstat(fd, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
+static int open_error(const char *path, bool readonly, int code, struct err *e)
+{
+	switch (code) {
+	case -ENOENT:
+		return err_field(e, code, "filename", path, NULL,
+				 "'%.150s' does not exist. Create it first (for example: truncate -s 10G FILE).", path);
+	case -EACCES:
+	case -EPERM:
+	case -EROFS:
+		return err_field(e, code, "filename", path, NULL,
+				 "'%.150s' cannot be opened for %s: %s.%s", path, readonly ? "reading" : "writing",
+				 err_words(code), readonly ? "" : " For a read-only disk give readonly=true.");
+	default:
+		return err_field(e, code, "filename", path, NULL, "'%.150s' cannot be opened: %s.", path,
+				 err_words(code));
+	}
+}
+
+/* O_DIRECT where the file system has it. */
+static int open_file(const char *path, bool readonly, struct file_facts *f)
+{
+	int flags = (readonly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+
+	f->direct = true;
+	f->fd = open(path, flags | O_DIRECT);
+	if (f->fd < 0 && errno == EINVAL) {
+		f->direct = false;
+		f->fd = open(path, flags);
+	}
+	return f->fd < 0 ? -errno : 0;
+}
+
+static int check_kind(const char *path, struct file_facts *f, struct err *e)
+{
+	struct stat st;
+
+	if (fstat(f->fd, &st) < 0)
+		return open_error(path, f->readonly, -errno, e);
+	f->is_device = S_ISBLK(st.st_mode);
+	if (!f->is_device && !S_ISREG(st.st_mode))
+		return err_field(e, -EINVAL, "filename", path, "a regular file or a block device",
+				 "'%.150s' is neither a regular file nor a block device.", path);
+	return 0;
+}
+
+/* Direct reads of one unit succeed from the device's logical block size on. */
+static bool probe_block_size(struct file_facts *f, char *buf)
+{
+	for (uint32_t size = 512; size <= LARGEST_BLOCK; size *= 2) {
+		ssize_t n = pread(f->fd, buf, size, 0);
+
+		if (n >= 0 || errno != EINVAL) {
+			f->block_size = size;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void probe_buf_align(struct file_facts *f, char *buf)
+{
+	f->buf_align = 4;
+	while (f->buf_align < f->block_size &&
+	       pread(f->fd, buf + f->buf_align, f->block_size, 0) < 0 && errno == EINVAL)
+		f->buf_align *= 2;
+}
+
+static int probe_direct(const char *path, struct file_facts *f, struct err *e)
+{
+	char *buf;
+	bool ok;
+
+	f->block_size = 512;
+	f->buf_align = 1;
+	if (!f->direct) {
+		log_warn("%s: the file system has no O_DIRECT, the page cache is used", path);
+		return 0;
+	}
+	buf = aligned_alloc(LARGEST_BLOCK, 2 * LARGEST_BLOCK);
+	if (!buf)
+		return err_set(e, -ENOMEM, "Out of memory.");
+	ok = probe_block_size(f, buf);
+	if (ok)
+		probe_buf_align(f, buf);
+	free(buf);
+	if (!ok)
+		return err_field(e, -EIO, "filename", path, NULL,
+				 "'%.150s' takes no direct I/O of any block size from 512 to 65536 bytes.", path);
+	return 0;
+}
+
+/* What fallocate() can do is tried on a nameless file beside the real one, whose contents are never put at risk. */
+static void probe_fallocate(const char *path, struct file_facts *f)
+{
+	char *copy = strdup(path);
+	int fd = copy ? open(dirname(copy), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
+	const int keep = FALLOC_FL_KEEP_SIZE;
+
+	if (fd >= 0 && ftruncate(fd, 8192) == 0) {
+		f->can_punch = fallocate(fd, FALLOC_FL_PUNCH_HOLE | keep, 0, 4096) == 0;
+		f->can_zero_range = fallocate(fd, FALLOC_FL_ZERO_RANGE | keep, 0, 4096) == 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	free(copy);
+}
+
+/* A number from /sys/dev/block/MAJOR:MINOR/queue/, 0 when there is none. A partition's queue is its disk's. */
+static unsigned long queue_limit(int fd, const char *name)
+{
+	static const char *const dirs[] = { "queue", "../queue" };
+	unsigned long value = 0;
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return 0;
+	for (size_t i = 0; i < ARRAY_SIZE(dirs); i++) {
+		char path[128], text[32] = "";
+		int f;
+
+		snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/%s/%s", major(st.st_rdev), minor(st.st_rdev),
+			 dirs[i], name);
+		f = open(path, O_RDONLY | O_CLOEXEC);
+		if (f < 0)
+			continue;
+		if (read(f, text, sizeof(text) - 1) > 0)
+			value = strtoul(text, NULL, 10);
+		close(f);
+		break;
+	}
+	return value;
+}
+
+static void probe_device(struct file_facts *f)
+{
+	unsigned physical = 0;
+	int ro = 0;
+
+	if (ioctl(f->fd, BLKROGET, &ro) == 0 && ro)
+		f->readonly = true;
+	if (ioctl(f->fd, BLKPBSZGET, &physical) == 0 && physical >= f->block_size)
+		f->physical_block_size = physical;
+	f->can_punch = queue_limit(f->fd, "discard_max_bytes") > 0;
+	f->can_zero_range = true; /* the kernel writes zeroes itself where the device cannot */
+}
+
+int file_open(const char *path, bool readonly, struct file_facts *f, struct err *e)
+{
+	int rc;
+
+	memset(f, 0, sizeof(*f));
+	f->readonly = readonly;
+	rc = open_file(path, readonly, f);
+	if (rc)
+		return open_error(path, readonly, rc, e);
+	rc = check_kind(path, f, e);
+	if (rc == 0)
+		rc = probe_direct(path, f, e);
+	if (rc)
+		goto out_close;
+	f->size = file_size(f->fd, f->is_device);
+	f->physical_block_size = f->block_size;
+	if (f->is_device)
+		probe_device(f);
+	else if (!readonly)
+		probe_fallocate(path, f);
+	return 0;
+out_close:
+	close(f->fd);
+	return rc;
+}

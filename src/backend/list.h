@@ -1,0 +1,11 @@
+/* Every backend. A leaf is removed by deleting its file and its line here. */
+#ifndef BACKEND_LIST_H
+#define BACKEND_LIST_H
+
+#include "bdev/bdev.h"
+
+extern const struct bdev_driver null_driver, malloc_driver, aio_driver, uring_driver;
+
+#define BACKEND_LIST &null_driver, &malloc_driver, &aio_driver, &uring_driver
+
+#endif

@@ -1,0 +1,160 @@
+/*
+ * bdev: the contract between those who use block devices (exports, filters, tools) and those who make them (backends, filters).
+ *
+ * A bdev is created by a driver and lives in the registry (registry.c). Whoever does I/O opens a bdev_queue on one reactor and
+ * submits requests there; a queue and all its requests belong to that reactor's thread. Submit never fails and never
+ * completes: every outcome arrives in io->task, later. Nothing is allocated per request: the user's request ends in a struct bdev_io
+ * with bdev->ctx_size bytes behind it, which are the room of the driver and of all drivers below.
+ *
+ * The life of a request: bdev_submit() checks range, alignment and permission, has requests that the driver could not take
+ * reshaped (fit.c), and calls the driver; the driver calls bdev_io_end() on the same reactor exactly once.
+ *
+ * Offsets and lengths are bytes. A driver sees only requests inside the device, whole blocks, within its limits.
+ */
+#ifndef BDEV_BDEV_H
+#define BDEV_BDEV_H
+
+#include <stdalign.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "reactor/reactor.h"
+#include "util/err.h"
+#include "util/list.h"
+#include "util/param.h"
+#include "util/uuid.h"
+
+enum bdev_op { BDEV_READ, BDEV_WRITE, BDEV_FLUSH, BDEV_DISCARD, BDEV_WRITE_ZEROES, BDEV_OPS };
+
+/* bdev_io.flags */
+#define BDEV_FUA      0x01 /* write: durable before it completes */
+#define BDEV_NO_UNMAP 0x02 /* write zeroes: keep the blocks allocated */
+#define BDEV_PIECE    0x80 /* fit.c's: part of another request, not counted */
+
+struct bdev_io {
+	struct task task; /* task.fn: the submitter's completion */
+	struct bdev_queue *q;
+	const struct iovec *iov; /* stays valid and unmoved until completion */
+	uint64_t offset;
+	uint32_t len;
+	int32_t status; /* 0 or -errno */
+	uint16_t iovcnt;
+	uint8_t op, flags;
+	uint16_t nvme_status; /* SCT/SC if an NVMe device said so */
+	uint16_t reserved;
+	uint64_t start; /* ticks of the turn in which it was submitted */
+	alignas(16) uint8_t ctx[];
+};
+
+_Static_assert(sizeof(struct bdev_io) == 64, "one cache line");
+
+/* What a driver can take in one request. Larger or otherwise shaped requests are reshaped before it sees them. */
+struct bdev_limits {
+	uint32_t max_len;     /* read, write: bytes */
+	uint32_t max_discard; /* bytes; 0: DISCARD is not supported */
+	uint32_t max_zeroes;  /* bytes; 0: done by writing zeroes */
+	uint16_t max_iov;
+	uint32_t buf_align;   /* power of 2; buffers start and end at multiples of it. 1: anywhere */
+	bool no_zeroes;		/* WRITE_ZEROES is not supported: nothing that is written reads back */
+	bool zeroes_unmap_only; /* WRITE_ZEROES with BDEV_NO_UNMAP is done by writing zeroes */
+};
+
+struct bdev_op_stats {
+	uint64_t ops, bytes, errors;
+	uint64_t ticks, max_ticks, min_ticks; /* latency, at the resolution of a turn */
+};
+
+struct bdev_stats {
+	struct bdev_op_stats op[BDEV_OPS];
+};
+
+struct bdev_driver;
+
+struct bdev {
+	/* Set by the driver's create(); constant afterwards. */
+	uint64_t size;	     /* bytes, a multiple of block_size */
+	uint32_t block_size; /* power of 2, >= 512 */
+	uint32_t physical_block_size;
+	uint32_t ctx_size; /* room a request needs behind struct bdev_io */
+	bool readonly;
+	bool volatile_cache; /* completed writes need FLUSH or FUA to be durable */
+	struct bdev_limits limits;
+
+	/* The registry's. Guarded by its lock. */
+	const struct bdev_driver *driver;
+	void *args; /* as decoded from the parameter table: the saved configuration */
+	char *name;
+	struct uuid uuid;
+	unsigned users; /* exports and filters that hold it */
+	int state;
+	struct list node, queues;
+	struct bdev_stats closed; /* of queues that are gone */
+};
+
+struct bdev_queue {
+	/* hot */
+	void (*submit)(struct bdev_queue *q, struct bdev_io *io);
+	uint64_t size;
+	uint32_t block_mask, align_mask;
+	uint32_t max_len;
+	uint16_t max_iov;
+	bool readonly;
+	uint32_t inflight;
+	struct bdev_fit *fit;
+	struct bdev_stats stats;
+
+	/* cold */
+	struct bdev *bdev;
+	struct reactor *reactor;
+	void *priv; /* the driver's */
+	struct list node;
+};
+
+struct bdev_driver {
+	const char *name;	  /* "malloc": gives bdev_malloc_create, bdev_malloc_delete */
+	const char *product_name; /* "Malloc disk": what bdev_get_bdevs says, SPDK's words */
+	const char *help;	  /* one line */
+	const struct param *params; /* has at least "name" and "uuid" */
+	size_t args_size;
+
+	/* Control thread; may block. *out embeds in the driver's own object. */
+	int (*create)(const void *args, struct bdev **out, struct err *e);
+	void (*destroy)(struct bdev *b);
+	/* Optional. Control thread; may block; q is not live yet / nothing is in flight any more. */
+	int (*queue_open)(struct bdev_queue *q, struct err *e);
+	void (*queue_close)(struct bdev_queue *q);
+	/* hot; on q->reactor */
+	void (*submit)(struct bdev_queue *q, struct bdev_io *io);
+};
+
+/*
+ * hot; on io->q's reactor. The caller has set task.fn, q, op, flags, offset, len, iov and iovcnt (iov only for reads and
+ * writes: its entries sum up to len). io must not be touched until its task runs.
+ * Outcomes in io->status: 0; -EIO; -EINVAL (not whole blocks, or a bad op); -ERANGE (past the end); -EROFS;
+ * -EOPNOTSUPP; whatever the device said.
+ */
+void bdev_submit(struct bdev_io *io);
+
+/* hot; the driver's only way up, on the queue's reactor. */
+void bdev_io_end(struct bdev_io *io, int status);
+
+/* Control threads. q belongs to r from now on. Errors: -ENOMEM, the driver's. */
+int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, struct err *e);
+/* Nothing is in flight. */
+void bdev_queue_close(struct bdev_queue *q);
+
+static inline bool bdev_can(const struct bdev *b, enum bdev_op op)
+{
+	switch (op) {
+	case BDEV_DISCARD:
+		return !b->readonly && b->limits.max_discard > 0;
+	case BDEV_WRITE_ZEROES:
+		return !b->readonly && !b->limits.no_zeroes;
+	case BDEV_WRITE:
+		return !b->readonly;
+	default:
+		return true;
+	}
+}
+
+#endif

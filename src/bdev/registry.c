@@ -1,0 +1,322 @@
+#include "bdev/registry.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bdev/internal.h"
+
+enum { CREATING, READY, DELETING };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct list bdevs = LIST_INIT(bdevs);
+
+/* A name that is being created: on its own list, since the driver makes the bdev. */
+struct reservation {
+	const char *name;
+	struct list node;
+};
+
+static struct list reservations = LIST_INIT(reservations);
+
+void registry_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void registry_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+static struct bdev *find(const char *name)
+{
+	struct uuid uuid;
+	bool is_uuid = uuid_parse(name, &uuid);
+	struct bdev *b;
+
+	list_for_each(b, &bdevs, node)
+		if (strcmp(b->name, name) == 0 ||
+		    (is_uuid && memcmp(&b->uuid, &uuid, sizeof(uuid)) == 0))
+			return b;
+	return NULL;
+}
+
+static bool name_taken(const char *name)
+{
+	struct reservation *r;
+
+	list_for_each(r, &reservations, node)
+		if (strcmp(r->name, name) == 0)
+			return true;
+	return find(name) != NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ create, delete */
+
+static char **name_in(const struct bdev_driver *d, void *args)
+{
+	return param_at(param_find(d->params, "name"), args);
+}
+
+/* "Malloc0", "Malloc1", ... under the lock. */
+static char *invent_name(const struct bdev_driver *d)
+{
+	char name[64];
+
+	for (unsigned i = 0;; i++) {
+		snprintf(name, sizeof(name), "%s%u", d->name, i);
+		name[0] = (char)(name[0] - ('a' - 'A'));
+		if (!name_taken(name))
+			return strdup(name);
+	}
+}
+
+static int reserve(const struct bdev_driver *d, void *args, struct reservation *r, struct err *e)
+{
+	char **name = name_in(d, args);
+	int rc = 0;
+
+	pthread_mutex_lock(&lock);
+	if (!*name)
+		*name = invent_name(d);
+	if (!*name)
+		rc = err_set(e, -ENOMEM, "Out of memory.");
+	else if (name_taken(*name))
+		rc = err_field(e, -EEXIST, "name", *name, NULL,
+			       "A bdev named '%s' exists already. Choose another name or delete it first.", *name);
+	r->name = *name;
+	if (rc == 0)
+		list_add_tail(&reservations, &r->node);
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+static int check_uuid(const struct bdev_driver *d, void *args, struct err *e)
+{
+	struct uuid *uuid = param_at(param_find(d->params, "uuid"), args);
+	char text[UUID_TEXT];
+	struct bdev *other;
+
+	if (uuid_is_null(uuid))
+		uuid_random(uuid);
+	uuid_format(uuid, text);
+	registry_lock();
+	other = find(text);
+	registry_unlock();
+	if (other)
+		return err_field(e, -EEXIST, "uuid", text, NULL, "A bdev with this UUID exists already.");
+	return 0;
+}
+
+int bdev_create(const struct bdev_driver *d, void *args, const char **name_out, struct err *e)
+{
+	struct reservation r;
+	struct bdev *b;
+	int rc = check_uuid(d, args, e);
+
+	if (rc == 0)
+		rc = reserve(d, args, &r, e);
+	if (rc)
+		goto out_free;
+	rc = d->create(args, &b, e);
+	pthread_mutex_lock(&lock);
+	list_del(&r.node);
+	if (rc == 0) {
+		b->driver = d;
+		b->args = args;
+		b->name = *name_in(d, args);
+		b->uuid = *(struct uuid *)param_at(param_find(d->params, "uuid"), args);
+		b->ctx_size = MAX(b->ctx_size, bdev_fit_ctx_size());
+		b->state = READY;
+		list_init(&b->queues);
+		list_add_tail(&bdevs, &b->node);
+		if (name_out)
+			*name_out = b->name;
+	}
+	pthread_mutex_unlock(&lock);
+	if (rc == 0)
+		return 0;
+out_free:
+	param_free(d->params, args);
+	free(args);
+	return rc;
+}
+
+static void destroy(struct bdev *b)
+{
+	const struct bdev_driver *d = b->driver;
+	void *args = b->args;
+
+	d->destroy(b);
+	param_free(d->params, args);
+	free(args);
+}
+
+int bdev_delete(const struct bdev_driver *d, const char *name, struct err *e)
+{
+	struct bdev *b;
+	int rc = 0;
+
+	pthread_mutex_lock(&lock);
+	b = find(name);
+	if (!b || b->driver != d)
+		rc = err_field(e, -ENODEV, "name", name, NULL,
+			       b ? "'%s' is not of this kind: it was made by bdev_%s_create."
+				 : "There is no bdev named '%s'.%s",
+			       name, b ? b->driver->name : "");
+	else if (b->users)
+		rc = err_field(e, -EBUSY, "name", name, NULL,
+			       "'%s' is in use. Delete the vhost controllers and bdevs that use it first.", name);
+	else
+		list_del(&b->node);
+	pthread_mutex_unlock(&lock);
+	if (rc == 0)
+		destroy(b);
+	return rc;
+}
+
+void bdev_delete_all(void)
+{
+	for (;;) {
+		struct bdev *b, *last = NULL;
+
+		pthread_mutex_lock(&lock);
+		list_for_each(b, &bdevs, node)
+			if (!b->users)
+				last = b;
+		if (last)
+			list_del(&last->node);
+		pthread_mutex_unlock(&lock);
+		if (!last)
+			return;
+		destroy(last);
+	}
+}
+
+int bdev_get(const char *name, struct bdev **out, struct err *e)
+{
+	struct bdev *b;
+
+	pthread_mutex_lock(&lock);
+	b = find(name);
+	if (b)
+		b->users++;
+	pthread_mutex_unlock(&lock);
+	if (!b)
+		return err_field(e, -ENODEV, "name", name, NULL,
+				 "There is no bdev named '%s'. bdev_get_bdevs lists them.", name);
+	*out = b;
+	return 0;
+}
+
+void bdev_put(struct bdev *b)
+{
+	pthread_mutex_lock(&lock);
+	b->users--;
+	pthread_mutex_unlock(&lock);
+}
+
+int bdev_for_each(int (*fn)(struct bdev *b, void *arg), void *arg)
+{
+	struct bdev *b;
+	int rc = 0;
+
+	pthread_mutex_lock(&lock);
+	list_for_each(b, &bdevs, node) {
+		rc = fn(b, arg);
+		if (rc)
+			break;
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ queues */
+
+static void stats_init(struct bdev_stats *s)
+{
+	memset(s, 0, sizeof(*s));
+	for (int i = 0; i < BDEV_OPS; i++)
+		s->op[i].min_ticks = UINT64_MAX;
+}
+
+/* from may be counting at this moment. */
+static void stats_add(struct bdev_stats *to, const struct bdev_stats *from)
+{
+	for (int i = 0; i < BDEV_OPS; i++) {
+		struct bdev_op_stats *t = &to->op[i];
+		const struct bdev_op_stats *f = &from->op[i];
+
+		if (READ_ONCE(f->ops) + READ_ONCE(f->errors) == 0)
+			continue;
+		t->ops += READ_ONCE(f->ops);
+		t->bytes += READ_ONCE(f->bytes);
+		t->errors += READ_ONCE(f->errors);
+		t->ticks += READ_ONCE(f->ticks);
+		t->max_ticks = MAX(t->max_ticks, READ_ONCE(f->max_ticks));
+		t->min_ticks = MIN(t->min_ticks ? t->min_ticks : UINT64_MAX, READ_ONCE(f->min_ticks));
+	}
+}
+
+void bdev_get_stats(const struct bdev *b, struct bdev_stats *s)
+{
+	struct bdev_queue *q;
+
+	*s = b->closed;
+	list_for_each(q, &b->queues, node)
+		stats_add(s, &q->stats);
+}
+
+int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, struct err *e)
+{
+	struct bdev_queue *q = aligned_alloc(CACHE_LINE, ROUND_UP(sizeof(*q), CACHE_LINE));
+	int rc;
+
+	if (!q)
+		return err_set(e, -ENOMEM, "Out of memory.");
+	memset(q, 0, sizeof(*q));
+	q->submit = b->driver->submit;
+	q->size = b->size;
+	q->block_mask = b->block_size - 1;
+	q->align_mask = b->limits.buf_align - 1;
+	q->max_len = b->limits.max_len;
+	q->max_iov = b->limits.max_iov;
+	q->readonly = b->readonly;
+	q->bdev = b;
+	q->reactor = r;
+	stats_init(&q->stats);
+	rc = bdev_fit_open(q);
+	if (rc) {
+		err_set(e, rc, "Out of memory.");
+		goto out_free;
+	}
+	rc = b->driver->queue_open ? b->driver->queue_open(q, e) : 0;
+	if (rc)
+		goto out_fit;
+	pthread_mutex_lock(&lock);
+	list_add_tail(&b->queues, &q->node);
+	pthread_mutex_unlock(&lock);
+	*out = q;
+	return 0;
+out_fit:
+	bdev_fit_close(q);
+out_free:
+	free(q);
+	return rc;
+}
+
+void bdev_queue_close(struct bdev_queue *q)
+{
+	struct bdev *b = q->bdev;
+
+	pthread_mutex_lock(&lock);
+	list_del(&q->node);
+	stats_add(&b->closed, &q->stats);
+	pthread_mutex_unlock(&lock);
+	if (b->driver->queue_close)
+		b->driver->queue_close(q);
+	bdev_fit_close(q);
+	free(q);
+}

@@ -1,0 +1,39 @@
+/*
+ * The registry: every bdev by name, and who holds it. One lock, never taken by reactors. Slow work (create, destroy, opening
+ * queues) runs without it: a name being created is reserved, so that other clients are served meanwhile.
+ *
+ * Control threads only.
+ */
+#ifndef BDEV_REGISTRY_H
+#define BDEV_REGISTRY_H
+
+#include "bdev/bdev.h"
+
+/* The lock of the registry, which exports share for their own lists. */
+void registry_lock(void);
+void registry_unlock(void);
+
+/*
+ * Make a bdev from decoded args (which become the registry's, also on failure). A driver whose name is optional gets one.
+ * name_out (may be NULL): the name, valid until the bdev is deleted.
+ * Errors: -EEXIST, -EINVAL, -ENOMEM, the driver's.
+ */
+int bdev_create(const struct bdev_driver *driver, void *args, const char **name_out, struct err *e);
+
+/* Errors: -ENODEV (also when it is another driver's), -EBUSY when held. */
+int bdev_delete(const struct bdev_driver *driver, const char *name, struct err *e);
+
+/* Hold a bdev by name or UUID so that it cannot be deleted. Errors: -ENODEV. */
+int bdev_get(const char *name, struct bdev **out, struct err *e);
+void bdev_put(struct bdev *b);
+
+/* Call fn for each ready bdev, in order of creation, under the lock, until it returns non-zero; returns that. */
+int bdev_for_each(int (*fn)(struct bdev *b, void *arg), void *arg);
+
+/* Sum over closed and open queues; call under the lock. */
+void bdev_get_stats(const struct bdev *b, struct bdev_stats *s);
+
+/* Destroy all that nobody holds, newest first: filters before their bases. */
+void bdev_delete_all(void);
+
+#endif

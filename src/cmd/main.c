@@ -1,0 +1,71 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cmd/cmd.h"
+
+static const struct {
+	const char *name;
+	int (*main)(int argc, char **argv);
+	const char *help;
+} commands[] = {
+	{ "serve", cmd_serve, "the daemon: serve disks to virtual machines" },
+	{ "rpc", cmd_rpc, "send a request to a daemon and print its answer" },
+	{ "perf", cmd_perf, "measure a disk without a virtual machine" },
+};
+
+const char *default_folder(void)
+{
+	static char own[256];
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+
+	if (geteuid() == 0 || access("/run/riffle", W_OK) == 0 || !runtime)
+		return "/run/riffle";
+	snprintf(own, sizeof(own), "%s/riffle", runtime);
+	return own;
+}
+
+const char *default_rpc_socket(void)
+{
+	static char path[280];
+
+	snprintf(path, sizeof(path), "%s/rpc.sock", default_folder());
+	return path;
+}
+
+int fail(const char *subcommand, const struct err *e)
+{
+	fprintf(stderr, "riffle %s: %s\n", subcommand, e->text);
+	return EXIT_ERROR;
+}
+
+static void usage(FILE *out)
+{
+	fprintf(out, "usage: riffle COMMAND [OPTION]...\n\n");
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+		fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
+	fprintf(out, "\n`riffle COMMAND --help` and riffle(1) say more.\n");
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2) {
+		usage(stderr);
+		return EXIT_USAGE;
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+		usage(stdout);
+		return EXIT_OK;
+	}
+	if (strcmp(argv[1], "--version") == 0) {
+		printf("riffle %s\n", RIFFLE_VERSION);
+		return EXIT_OK;
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+		if (strcmp(argv[1], commands[i].name) == 0)
+			return commands[i].main(argc - 1, argv + 1);
+	fprintf(stderr, "riffle: there is no command '%s'.\n", argv[1]);
+	usage(stderr);
+	return EXIT_USAGE;
+}

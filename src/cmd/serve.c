@@ -1,0 +1,247 @@
+#include <errno.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bdev/registry.h"
+#include "cmd/cmd.h"
+#include "ctl/config.h"
+#include "ctl/server.h"
+#include "export/list.h"
+#include "mem/mem.h"
+#include "reactor/reactor.h"
+#include "util/cpumask.h"
+#include "util/log.h"
+#include "util/ticks.h"
+
+/* How long a stop may take: after that I/O which does not return is left to the kernel. */
+#define STOP_DEADLINE_S 4
+
+struct options {
+	const char *cpumask, *rpc_socket, *folder, *config;
+	bool verbose;
+};
+
+static void usage(FILE *out)
+{
+	fprintf(out,
+		"usage: riffle serve [OPTION]...\n\n"
+		"Serve disks to virtual machines over vhost-user-blk until SIGTERM or SIGINT.\n\n"
+		"  -m, --cpumask CPUS     run a reactor on each of these CPUs: 0x3 or [0,2-4] (default: one CPU)\n"
+		"  -r, --rpc-socket PATH  answer `riffle rpc` here (default: %s)\n"
+		"  -S, --folder PATH      put the disks' sockets here (default: %s)\n"
+		"  -c, --config FILE      make what this saved configuration describes\n"
+		"  -v, --verbose          log more (SIGUSR1 does the same while it runs)\n"
+		"  -h, --help             say this\n",
+		default_rpc_socket(), default_folder());
+}
+
+/* -1: go on; else the exit status */
+static int parse(int argc, char **argv, struct options *o)
+{
+	static const struct option longs[] = {
+		{ "cpumask", required_argument, NULL, 'm' }, { "rpc-socket", required_argument, NULL, 'r' },
+		{ "folder", required_argument, NULL, 'S' },  { "config", required_argument, NULL, 'c' },
+		{ "json", required_argument, NULL, 'c' },    { "verbose", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },	     { 0 },
+	};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "m:r:S:c:vh", longs, NULL)) != -1) {
+		switch (c) {
+		case 'm':
+			o->cpumask = optarg;
+			break;
+		case 'r':
+			o->rpc_socket = optarg;
+			break;
+		case 'S':
+			o->folder = optarg;
+			break;
+		case 'c':
+			o->config = optarg;
+			break;
+		case 'v':
+			o->verbose = true;
+			break;
+		case 'h':
+			usage(stdout);
+			return EXIT_OK;
+		default:
+			fprintf(stderr, "`riffle serve --help` lists the options.\n");
+			return EXIT_USAGE;
+		}
+	}
+	if (optind < argc) {
+		fprintf(stderr, "riffle serve: '%s' is not an option. `riffle serve --help` lists them.\n", argv[optind]);
+		return EXIT_USAGE;
+	}
+	return -1;
+}
+
+/* ------------------------------------------------------------------------------------------------ start */
+
+/* Signals are taken by the main thread alone, one after the other. */
+static void block_signals(sigset_t *set)
+{
+	sigemptyset(set);
+	sigaddset(set, SIGINT);
+	sigaddset(set, SIGTERM);
+	sigaddset(set, SIGQUIT);
+	sigaddset(set, SIGHUP);
+	sigaddset(set, SIGUSR1);
+	pthread_sigmask(SIG_BLOCK, set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+static int make_folder(const char *path, struct err *e)
+{
+	if (mkdir(path, 0755) < 0 && errno != EEXIST)
+		return err_field(e, -errno, "folder", path, NULL, "Cannot make the folder '%.150s': %s.", path,
+				 err_words(errno));
+	if (access(path, W_OK | X_OK) < 0)
+		return err_field(e, -errno, "folder", path, NULL,
+				 "Cannot put sockets into '%.150s': %s. Choose another folder with -S.", path,
+				 err_words(errno));
+	return 0;
+}
+
+/* Guests bring many file descriptors: memory regions, kicks, calls. */
+static void raise_fd_limit(void)
+{
+	struct rlimit l;
+
+	if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < l.rlim_max) {
+		l.rlim_cur = l.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &l);
+	}
+}
+
+static int choose_cpus(const char *cpumask, cpu_set_t *set, struct err *e)
+{
+	cpu_set_t allowed;
+
+	if (cpumask)
+		return cpumask_parse(cpumask, set, e);
+	if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0)
+		return err_set(e, -errno, "Cannot read the CPUs this process may use: %s.", err_words(errno));
+	CPU_ZERO(set);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (CPU_ISSET(cpu, &allowed)) {
+			CPU_SET(cpu, set);
+			break;
+		}
+	}
+	return 0;
+}
+
+/* Control threads inherit this thread's CPUs: all that no reactor owns, if there are any. */
+static void leave_reactor_cpus(const cpu_set_t *reactors)
+{
+	cpu_set_t allowed, others;
+
+	if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0)
+		return;
+	CPU_XOR(&others, &allowed, reactors);
+	CPU_AND(&others, &others, &allowed);
+	if (CPU_COUNT(&others) > 0)
+		sched_setaffinity(0, sizeof(others), &others);
+}
+
+static int start(const struct options *o, struct err *e)
+{
+	char cpus_text[256];
+	cpu_set_t cpus;
+	int rc;
+
+	if (o->verbose)
+		log_set_level(LOG_DEBUG);
+	ticks_hz(); /* measured now, not in the middle of something */
+	raise_fd_limit();
+	vhost_blk_set_folder(o->folder);
+	rc = make_folder(o->folder, e);
+	if (rc == 0)
+		rc = mem_guard_sigbus();
+	if (rc == 0)
+		rc = choose_cpus(o->cpumask, &cpus, e);
+	if (rc == 0)
+		rc = server_open(o->rpc_socket, e);
+	if (rc)
+		return rc;
+	rc = reactors_start(&cpus, e);
+	if (rc == 0)
+		leave_reactor_cpus(&cpus);
+	if (rc == 0 && o->config)
+		rc = config_load_file(o->config, e);
+	if (rc == 0)
+		rc = server_start(e);
+	if (rc == 0)
+		log_note("ready: reactors on CPUs %s, RPC at %s, disks in %s",
+			 cpumask_format_list(&cpus, cpus_text, sizeof(cpus_text)), o->rpc_socket, o->folder);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------ stop */
+
+/* I/O that does not return must not keep the daemon from ending: what was not completed was not acknowledged. */
+static void *watch_stop_deadline(void *arg)
+{
+	(void)arg;
+	sleep(STOP_DEADLINE_S);
+	log_warn("I/O has not returned within %d s; leaving it to the kernel", STOP_DEADLINE_S);
+	_exit(EXIT_OK);
+}
+
+static void stop(void)
+{
+	pthread_t watchdog;
+
+	if (pthread_create(&watchdog, NULL, watch_stop_deadline, NULL) == 0)
+		pthread_detach(watchdog);
+	server_stop();
+	vhost_blk_delete_all();
+	bdev_delete_all();
+	reactors_stop();
+}
+
+static void wait_for_stop(const sigset_t *set)
+{
+	bool debug = false;
+	int sig;
+
+	while (sigwait(set, &sig) != 0 || sig == SIGUSR1) {
+		debug = !debug;
+		log_set_level(debug ? LOG_DEBUG : LOG_NOTE);
+	}
+	log_note("%s: stopping", strsignal(sig));
+}
+
+int cmd_serve(int argc, char **argv)
+{
+	struct options o = { .rpc_socket = default_rpc_socket(), .folder = default_folder() };
+	struct err e = { 0 };
+	sigset_t signals;
+	int rc = parse(argc, argv, &o);
+
+	if (rc >= 0)
+		return rc;
+	block_signals(&signals);
+	rc = start(&o, &e);
+	if (rc) {
+		fail("serve", &e);
+		if (e.code != -EADDRINUSE && reactors_count() > 0)
+			stop();
+		return EXIT_ERROR;
+	}
+	wait_for_stop(&signals);
+	stop();
+	log_note("stopped");
+	return EXIT_OK;
+}

@@ -1,0 +1,59 @@
+/*
+ * vhost_blk: bdevs as vhost-user-blk disks of virtual machines.
+ *
+ * A controller is one disk: a Unix socket, a bdev, and one control thread that listens, runs the session of the one front-end that
+ * may be connected (virtio/vhost_session.h), and waits between. Each virtqueue that the guest sets up is a poller of its own with its
+ * own bdev_queue, on a reactor from the controller's cpumask, dealt round.
+ *
+ * Durability: a driver that negotiated neither FLUSH nor CONFIG_WCE, or has turned the write cache off, gets every write
+ * with FUA; for the others a FLUSH reaches the medium.
+ *
+ * Control threads only.
+ */
+#ifndef EXPORT_VHOST_BLK_H
+#define EXPORT_VHOST_BLK_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "util/err.h"
+#include "util/param.h"
+
+struct vhost_blk_args {
+	char *ctrlr, *dev_name, *cpumask, *transport, *serial;
+	bool readonly, packed_ring;
+	uint64_t num_queues;
+};
+
+extern const struct param vhost_blk_params[];
+
+/* Where controllers put their sockets. Once, before the first is created. */
+void vhost_blk_set_folder(const char *path);
+
+/*
+ * Make a controller from decoded args (which become the controller's, also on failure) and listen.
+ * Errors: -EEXIST, -ENODEV (no such bdev), -EINVAL, the socket's, with sentences.
+ */
+int vhost_blk_create(struct vhost_blk_args *args, struct err *e);
+
+/* Errors: -ENODEV; -EBUSY while a front-end is connected. */
+int vhost_blk_delete(const char *name, struct err *e);
+
+/* Disconnect all front-ends once their I/O in flight has ended, and delete all controllers. */
+void vhost_blk_delete_all(void);
+
+/* A controller, as the outside may see it. */
+struct vhost_blk_info {
+	const struct vhost_blk_args *args;
+	cpu_set_t cpus;
+	const char *socket;
+	bool connected;
+	unsigned session; /* number of the present connection */
+	unsigned rings_started, inflight;
+};
+
+/* Call fn for each controller, in order of creation, until it returns non-zero; returns that. The info is valid in the call. */
+int vhost_blk_for_each(int (*fn)(const struct vhost_blk_info *info, void *arg), void *arg);
+
+#endif

@@ -1,0 +1,93 @@
+/* What the files of this room share and nobody else sees. */
+#ifndef REACTOR_INTERNAL_H
+#define REACTOR_INTERNAL_H
+
+#include <liburing.h>
+#include <pthread.h>
+#include <stdalign.h>
+
+#include "reactor/reactor.h"
+#include "util/compiler.h"
+
+/* Older liburing headers lack these (kernel ABI, include/uapi/linux/io_uring.h). */
+#ifndef IORING_SETUP_COOP_TASKRUN
+#define IORING_SETUP_COOP_TASKRUN (1U << 8)
+#endif
+#ifndef IORING_SETUP_TASKRUN_FLAG
+#define IORING_SETUP_TASKRUN_FLAG (1U << 9)
+#endif
+#ifndef IORING_SETUP_SINGLE_ISSUER
+#define IORING_SETUP_SINGLE_ISSUER (1U << 12)
+#endif
+#ifndef IORING_SETUP_DEFER_TASKRUN
+#define IORING_SETUP_DEFER_TASKRUN (1U << 13)
+#endif
+
+struct task_list {
+	struct task *first, **last;
+};
+
+struct watch_slot {
+	struct watch *watch; /* NULL: free */
+	uint32_t generation; /* tells stale completions from live ones */
+};
+
+/*
+ * user_data of a ring: a struct uring_op's address (bit 0 clear), or a watch's slot and generation (bit 0 set), or
+ * URING_IGNORE.
+ */
+#define URING_IGNORE ((uint64_t)0)
+
+struct uring {
+	struct io_uring ring;
+	int error;	       /* 0 when usable, -errno from setup otherwise */
+	unsigned pending;      /* SQEs since the last submit */
+	uint64_t last_busy;    /* ticks when completions last came */
+};
+
+struct reactor {
+	uint64_t now;
+	struct list polled;
+	struct list *cursor; /* next poller of the running pass; poller_del moves it on */
+	struct task_list soon, flushes;
+	struct uring uring;
+	struct list armed, timers;
+	struct reactor_stats stats;
+	uint64_t idle_budget;
+	unsigned last_moved;
+
+	int epoll_fd; /* -1 while io_uring works */
+	struct watch_slot *slots;
+	uint32_t slots_n;
+	struct watch mail_watch;
+
+	/* Written by other threads: a line of its own. */
+	alignas(CACHE_LINE) struct mpsc mailbox;
+	_Atomic bool sleeping;
+	_Atomic bool stop;
+	int mail_fd;
+
+	alignas(CACHE_LINE) pthread_t thread;
+	int cpu, tid, index;
+};
+
+/* uring.c */
+int uring_init(struct reactor *r);
+void uring_exit(struct reactor *r);
+unsigned uring_reap(struct reactor *r);
+void uring_submit(struct reactor *r);
+void uring_sleep(struct reactor *r, uint64_t timeout_ns);
+
+/* wake.c */
+int wake_init(struct reactor *r);
+void wake_exit(struct reactor *r);
+void wake_fire(struct reactor *r, uint64_t tag, int res, bool ended);
+unsigned wake_poll(struct reactor *r);		       /* epoll only */
+void wake_sleep(struct reactor *r, uint64_t timeout_ns); /* on whichever door there is */
+
+/* reactor.c */
+void reactor_run(struct reactor *r);  /* body of a reactor's thread */
+void reactor_kick(struct reactor *r); /* any thread: end its sleep */
+void task_list_init(struct task_list *l);
+
+#endif

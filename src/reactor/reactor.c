@@ -1,0 +1,379 @@
+#include "reactor/reactor.h"
+
+#include <errno.h>
+#include <stdalign.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "reactor/internal.h"
+#include "util/ticks.h"
+
+/* 100 us: about the cost of waking a halted core on virtual machines, twice that of a hot wake-up on metal. */
+#define IDLE_BUDGET_US 100
+
+static __thread struct reactor *this_reactor;
+static uint64_t idle_budget_us = IDLE_BUDGET_US;
+
+/* Ends every task list, so that "next is NULL" can mean "on no list". */
+static struct task list_end;
+
+void task_list_init(struct task_list *l)
+{
+	l->first = &list_end;
+	l->last = &l->first;
+}
+
+static void task_list_add(struct task_list *l, struct task *t)
+{
+	t->next = &list_end;
+	*l->last = t;
+	l->last = &t->next;
+}
+
+static struct task *task_list_pop(struct task_list *l)
+{
+	struct task *t = l->first;
+
+	if (t == &list_end)
+		return NULL;
+	l->first = t->next;
+	if (l->first == &list_end)
+		l->last = &l->first;
+	t->next = NULL;
+	return t;
+}
+
+struct reactor *reactor_this(void)
+{
+	return this_reactor;
+}
+
+uint64_t reactor_now(void)
+{
+	return this_reactor->now;
+}
+
+/* hot */
+void reactor_soon(struct task *t)
+{
+	task_list_add(&this_reactor->soon, t);
+}
+
+/* hot */
+void reactor_flush(struct task *t)
+{
+	if (!t->next)
+		task_list_add(&this_reactor->flushes, t);
+}
+
+/* ------------------------------------------------------------------------------------------------ the turn */
+
+static unsigned run_posted(struct reactor *r)
+{
+	unsigned n = 0;
+
+	if (likely(mpsc_empty(&r->mailbox)))
+		return 0;
+	for (struct mpsc_node *node = mpsc_take(&r->mailbox), *next; node; node = next, n++) {
+		/* A task's next and a mailbox node are the same pointer: see reactor_post(). */
+		struct task *t = container_of(node, struct task, next);
+
+		next = node->next;
+		t->next = NULL;
+		t->fn(t);
+	}
+	return n;
+}
+
+static noinline void poller_arm(struct reactor *r, struct poller *p)
+{
+	if (!p->arm(p)) {
+		p->last_busy = r->now;
+		return;
+	}
+	list_del(&p->node);
+	list_add_tail(&r->armed, &p->node);
+	p->state = POLLER_ARMED;
+}
+
+/* hot */
+static unsigned run_pollers(struct reactor *r)
+{
+	unsigned total = uring_reap(r);
+
+	for (struct list *node = r->polled.next; node != &r->polled; node = r->cursor) {
+		struct poller *p = list_entry(node, struct poller, node);
+		unsigned n;
+
+		r->cursor = node->next;
+		n = p->fn(p);
+		if (n) {
+			p->last_busy = r->now;
+			total += n;
+		} else if (unlikely(r->now - p->last_busy > r->idle_budget) && p->state == POLLER_POLLED) {
+			poller_arm(r, p);
+		}
+	}
+	r->cursor = &r->polled;
+	return total;
+}
+
+/* hot */
+static unsigned run_tasks(struct reactor *r)
+{
+	struct task *t;
+	unsigned n = 0;
+
+	while ((t = task_list_pop(&r->soon))) {
+		t->fn(t);
+		n++;
+	}
+	return n;
+}
+
+/* hot */
+static void run_flushes(struct reactor *r)
+{
+	struct task *t;
+
+	while ((t = task_list_pop(&r->flushes)))
+		t->fn(t);
+	uring_submit(r);
+}
+
+static unsigned run_timers(struct reactor *r)
+{
+	unsigned n = 0;
+
+	while (unlikely(!list_empty(&r->timers))) {
+		struct timer *t = list_entry(r->timers.next, struct timer, node);
+
+		if ((int64_t)(r->now - t->at) < 0)
+			break;
+		list_del(&t->node);
+		t->fn(t);
+		n++;
+	}
+	return n;
+}
+
+static void account(struct reactor *r, uint64_t now)
+{
+	uint64_t passed = now - r->now;
+
+	if (r->last_moved)
+		WRITE_ONCE(r->stats.busy_ticks, r->stats.busy_ticks + passed);
+	else
+		WRITE_ONCE(r->stats.idle_ticks, r->stats.idle_ticks + passed);
+	WRITE_ONCE(r->stats.turns, r->stats.turns + 1);
+	r->now = now;
+}
+
+/* Whoever understands these lines understands the daemon. */
+unsigned reactor_turn(struct reactor *r)
+{
+	unsigned n;
+
+	account(r, ticks()); /* time is read once per turn */
+	n = run_posted(r);   /* tasks that other threads sent */
+	n += run_pollers(r); /* pull: requests from exports, completions from backends */
+	n += run_tasks(r);   /* completions climb, until none is left */
+	run_flushes(r);	     /* push: used rings, doorbells, sockets - once each */
+	n += run_timers(r);
+	r->last_moved = n;
+	return n;
+}
+
+/* ------------------------------------------------------------------------------------------------ sleep */
+
+static bool may_sleep(const struct reactor *r)
+{
+	return list_empty(&r->polled) && r->soon.first == &list_end && r->flushes.first == &list_end &&
+	       r->now - r->uring.last_busy > r->idle_budget;
+}
+
+static uint64_t ns_to_next_timer(const struct reactor *r)
+{
+	const struct timer *t;
+	uint64_t now = ticks();
+
+	if (list_empty(&r->timers))
+		return UINT64_MAX;
+	t = list_entry(r->timers.next, struct timer, node);
+	return (int64_t)(t->at - now) <= 0 ? 0 : ticks_to_ns(t->at - now) + 1;
+}
+
+/* The reactor's half of the handshake in reactor_post(): say that we sleep, then look for mail. */
+static void reactor_sleep(struct reactor *r)
+{
+	atomic_store_explicit(&r->sleeping, true, memory_order_relaxed);
+	full_barrier(); /* sleeping must be visible before the mailbox is read */
+	if (mpsc_empty(&r->mailbox) && !r->stop) {
+		WRITE_ONCE(r->stats.sleeps, r->stats.sleeps + 1);
+		wake_sleep(r, ns_to_next_timer(r));
+		WRITE_ONCE(r->stats.wakeups, r->stats.wakeups + 1);
+	}
+	atomic_store_explicit(&r->sleeping, false, memory_order_relaxed);
+}
+
+void reactor_kick(struct reactor *r)
+{
+	static const uint64_t one = 1;
+
+	while (write(r->mail_fd, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
+}
+
+void reactor_post(struct reactor *r, struct task *t)
+{
+	/* struct task links by next as struct mpsc_node does. */
+	_Static_assert(sizeof(struct mpsc_node) == sizeof(((struct task *)0)->next), "same link");
+	mpsc_push(&r->mailbox, (struct mpsc_node *)(void *)&t->next);
+	full_barrier(); /* the mail must be visible before sleeping is read */
+	if (atomic_load_explicit(&r->sleeping, memory_order_relaxed) && r != this_reactor)
+		reactor_kick(r);
+}
+
+static void mail_arrived(struct watch *w)
+{
+	(void)w; /* being awake is enough: the turn looks into the mailbox */
+}
+
+void reactor_run(struct reactor *r)
+{
+	while (!atomic_load_explicit(&r->stop, memory_order_relaxed))
+		if (reactor_turn(r) == 0 && may_sleep(r))
+			reactor_sleep(r);
+	reactor_turn(r);
+}
+
+/* ------------------------------------------------------------------------------------------------ pollers, timers */
+
+void poller_add(struct poller *p)
+{
+	p->state = POLLER_POLLED;
+	p->last_busy = this_reactor->now;
+	list_add_tail(&this_reactor->polled, &p->node);
+}
+
+static void poller_unlink(struct poller *p)
+{
+	if (this_reactor->cursor == &p->node)
+		this_reactor->cursor = p->node.next;
+	list_del(&p->node);
+}
+
+void poller_del(struct poller *p)
+{
+	if (p->state == POLLER_STOPPED)
+		return;
+	if (p->state == POLLER_ARMED)
+		p->disarm(p);
+	poller_unlink(p);
+	p->state = POLLER_STOPPED;
+}
+
+void poller_wake(struct poller *p)
+{
+	if (p->state != POLLER_ARMED)
+		return;
+	p->disarm(p);
+	poller_unlink(p);
+	poller_add(p);
+}
+
+void timer_start(struct timer *t, uint64_t at_ticks)
+{
+	struct list *after = this_reactor->timers.prev;
+
+	timer_stop(t);
+	t->at = at_ticks;
+	while (after != &this_reactor->timers &&
+	       (int64_t)(list_entry(after, struct timer, node)->at - at_ticks) > 0)
+		after = after->prev;
+	list_add_tail(after->next, &t->node);
+}
+
+void timer_stop(struct timer *t)
+{
+	if (t->node.next)
+		list_del(&t->node);
+}
+
+/* ------------------------------------------------------------------------------------------------ life */
+
+void reactor_set_idle_budget_us(uint64_t us)
+{
+	idle_budget_us = us;
+}
+
+int reactor_create(struct reactor **out)
+{
+	struct reactor *r = aligned_alloc(CACHE_LINE, sizeof(*r));
+	int rc;
+
+	if (!r)
+		return -ENOMEM;
+	memset(r, 0, sizeof(*r));
+	list_init(&r->polled);
+	list_init(&r->armed);
+	list_init(&r->timers);
+	r->cursor = &r->polled;
+	task_list_init(&r->soon);
+	task_list_init(&r->flushes);
+	r->idle_budget = ticks_from_us(idle_budget_us);
+	r->now = ticks();
+	r->cpu = r->index = -1;
+	r->tid = gettid();
+	this_reactor = r;
+	rc = wake_init(r);
+	if (rc)
+		goto out_free;
+	r->mail_watch.fn = mail_arrived;
+	rc = watch_start(&r->mail_watch, r->mail_fd);
+	if (rc)
+		goto out_wake;
+	*out = r;
+	return 0;
+out_wake:
+	wake_exit(r);
+out_free:
+	this_reactor = NULL;
+	free(r);
+	return rc;
+}
+
+void reactor_destroy(struct reactor *r)
+{
+	watch_stop(&r->mail_watch);
+	run_flushes(r);
+	wake_exit(r);
+	if (this_reactor == r)
+		this_reactor = NULL;
+	free(r);
+}
+
+int reactor_cpu(const struct reactor *r)
+{
+	return r->cpu;
+}
+
+int reactor_tid(const struct reactor *r)
+{
+	return r->tid;
+}
+
+int reactor_index(const struct reactor *r)
+{
+	return r->index;
+}
+
+void reactor_get_stats(const struct reactor *r, struct reactor_stats *s)
+{
+	s->busy_ticks = READ_ONCE(r->stats.busy_ticks);
+	s->idle_ticks = READ_ONCE(r->stats.idle_ticks);
+	s->turns = READ_ONCE(r->stats.turns);
+	s->sleeps = READ_ONCE(r->stats.sleeps);
+	s->wakeups = READ_ONCE(r->stats.wakeups);
+}

@@ -1,0 +1,132 @@
+#include "reactor/uring.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "reactor/internal.h"
+#include "util/ticks.h"
+
+#define SQ_ENTRIES 256
+#define CQ_ENTRIES 4096
+#define REAP_BATCH 64
+
+/*
+ * DEFER_TASKRUN lets completions wait until we ask, and a flag in shared memory says when to ask: a spinning reactor that has
+ * nothing to collect makes no system call and is never interrupted. Older kernels get what they know.
+ */
+static const unsigned setup_flags[] = {
+	IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG, /* 6.1 */
+	IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,				     /* 5.19 */
+	0,
+};
+
+int uring_init(struct reactor *r)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(setup_flags); i++) {
+		struct io_uring_params p = {
+			.flags = setup_flags[i] | IORING_SETUP_CQSIZE,
+			.cq_entries = CQ_ENTRIES,
+		};
+
+		r->uring.error = io_uring_queue_init_params(SQ_ENTRIES, &r->uring.ring, &p);
+		if (r->uring.error != -EINVAL)
+			break;
+	}
+	return r->uring.error;
+}
+
+void uring_exit(struct reactor *r)
+{
+	if (r->uring.error == 0)
+		io_uring_queue_exit(&r->uring.ring);
+}
+
+bool uring_usable(const struct reactor *r)
+{
+	return r->uring.error == 0;
+}
+
+const char *uring_why_not(const struct reactor *r)
+{
+	switch (r->uring.error) {
+	case 0:
+		return "io_uring works";
+	case -EPERM:
+	case -EACCES:
+		return "the kernel denies io_uring: set kernel.io_uring_disabled=0, or allow io_uring_setup in the "
+		       "container's seccomp profile";
+	case -ENOSYS:
+		return "this kernel has no io_uring: Linux 5.15 or newer is needed";
+	case -ENOMEM:
+		return "there is no memory for an io_uring: raise the locked-memory limit (ulimit -l)";
+	default:
+		return err_words(r->uring.error);
+	}
+}
+
+struct io_uring_sqe *uring_sqe(struct reactor *r)
+{
+	struct io_uring_sqe *sqe;
+
+	while (unlikely(!(sqe = io_uring_get_sqe(&r->uring.ring))))
+		io_uring_submit(&r->uring.ring);
+	r->uring.pending++;
+	return sqe;
+}
+
+/* The turn's flush: one system call for all SQEs, none when there are none. */
+void uring_submit(struct reactor *r)
+{
+	if (likely(r->uring.pending == 0))
+		return;
+	r->uring.pending = 0;
+	/* -EBUSY and -EAGAIN leave SQEs in the ring; the next turn sends them again. */
+	if (unlikely(io_uring_submit(&r->uring.ring) < 0) || unlikely(io_uring_sq_ready(&r->uring.ring)))
+		r->uring.pending = io_uring_sq_ready(&r->uring.ring);
+}
+
+static void complete(struct reactor *r, const struct io_uring_cqe *cqe)
+{
+	uint64_t tag = cqe->user_data;
+
+	if (tag & 1) {
+		wake_fire(r, tag, cqe->res, !(cqe->flags & IORING_CQE_F_MORE));
+	} else if (tag != URING_IGNORE) {
+		struct uring_op *op = (struct uring_op *)(uintptr_t)tag;
+
+		op->done(op, cqe->res);
+	}
+}
+
+/* hot: with nothing to reap this is two loads of shared memory. */
+unsigned uring_reap(struct reactor *r)
+{
+	struct io_uring_cqe *cqes[REAP_BATCH];
+	unsigned n;
+
+	if (unlikely(r->uring.error))
+		return wake_poll(r);
+	n = io_uring_peek_batch_cqe(&r->uring.ring, cqes, REAP_BATCH);
+	if (likely(n == 0))
+		return 0;
+	for (unsigned i = 0; i < n; i++)
+		complete(r, cqes[i]);
+	io_uring_cq_advance(&r->uring.ring, n);
+	r->uring.last_busy = r->now;
+	return n;
+}
+
+/* One system call: submits what is pending and waits for a completion or the time. */
+void uring_sleep(struct reactor *r, uint64_t timeout_ns)
+{
+	struct __kernel_timespec ts = {
+		.tv_sec = (long long)(timeout_ns / 1000000000),
+		.tv_nsec = (long long)(timeout_ns % 1000000000),
+	};
+	struct io_uring_cqe *cqe;
+
+	r->uring.pending = 0;
+	if (io_uring_submit_and_wait_timeout(&r->uring.ring, &cqe, 1, timeout_ns == UINT64_MAX ? NULL : &ts,
+					     NULL) < 0)
+		r->uring.pending = io_uring_sq_ready(&r->uring.ring);
+}

@@ -1,0 +1,34 @@
+/*
+ * The reactor's io_uring for those who do kernel I/O: get an SQE, fill it with io_uring_prep_*(), forget it. It is submitted by the
+ * turn's flush, and done() is called from a later turn's poll phase.
+ */
+#ifndef REACTOR_URING_H
+#define REACTOR_URING_H
+
+#include <liburing.h>
+#include <stdint.h>
+
+#include "reactor/reactor.h"
+
+/* One SQE in flight. done: res is the operation's result, >= 0 or -errno. */
+struct uring_op {
+	void (*done)(struct uring_op *op, int32_t res);
+};
+
+/* Can r do kernel I/O? If not, uring_why_not() says in words what to change. Any thread. */
+bool uring_usable(const struct reactor *r);
+const char *uring_why_not(const struct reactor *r);
+
+/*
+ * An SQE whose completion calls op->done. Never NULL on a usable ring: when the submission queue is full the batch so
+ * far is submitted at once. Call io_uring_prep_*() through uring_prep_done() order: prep first, then uring_tag().
+ */
+struct io_uring_sqe *uring_sqe(struct reactor *r);
+
+/* io_uring_prep_*() clears user_data in some versions of liburing, so the tag is set after it. */
+static inline void uring_tag(struct io_uring_sqe *sqe, struct uring_op *op)
+{
+	sqe->user_data = (uintptr_t)op;
+}
+
+#endif

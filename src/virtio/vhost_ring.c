@@ -1,0 +1,226 @@
+#include "virtio/vhost_internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/log.h"
+
+static void close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+void vhost_ring_init(struct vhost_ring *r, unsigned index)
+{
+	memset(r, 0, sizeof(*r));
+	r->setup.index = index;
+	r->kick_fd = r->call_fd = r->err_fd = -1;
+}
+
+/* ------------------------------------------------------------------------------------------------ start, stop */
+
+static bool is_enabled(const struct vhost_session *s, const struct vhost_ring *r)
+{
+	return r->enabled || (s->acked_features && !(s->features & FEATURE(VHOST_USER_F_PROTOCOL_FEATURES)));
+}
+
+static bool can_run(const struct vhost_session *s, const struct vhost_ring *r)
+{
+	return r->have_num && r->have_addr && r->have_kick && s->mem->n > 0 && is_enabled(s, r);
+}
+
+/* The ring's part of the in-flight region, or NULL. */
+static int open_inflight(struct vhost_session *s, struct vhost_ring *r, struct err *e)
+{
+	const struct vhost_inflight_map *map = &s->inflight;
+	uint16_t used_idx = from_le16(READ_ONCE(r->vq->used->idx));
+	int rc;
+
+	if (!map->base || r->setup.index >= map->queues)
+		return 0;
+	if (map->queue_size != r->setup.num)
+		return err_set(e, -EINVAL, "the in-flight region is for rings of %u entries, ring %u has %u",
+			       map->queue_size, r->setup.index, r->setup.num);
+	rc = inflight_open(map->base + r->setup.index * inflight_stride(map->queue_size), (uint16_t)r->setup.num,
+			   used_idx, &r->inflight, e);
+	r->inflight_open = rc == 0;
+	return rc;
+}
+
+static int start(struct vhost_session *s, struct vhost_ring *r, struct err *e)
+{
+	int rc = virtq_create(r->setup.num, &r->vq);
+
+	if (rc)
+		return err_set(e, rc, "out of memory for a ring of %u entries", r->setup.num);
+	r->setup.features = s->features;
+	r->vq->name = s->c.name;
+	rc = virtq_map(r->vq, &r->setup, s->mem, e);
+	if (rc == 0)
+		rc = open_inflight(s, r, e);
+	if (rc)
+		goto out_destroy;
+	virtq_begin(r->vq, &r->setup, r->inflight_open ? &r->inflight : NULL);
+	r->vq->call_fd = r->call_fd;
+	r->vq->err_fd = r->err_fd;
+	r->vq->log_addr = r->log_addr;
+	r->vq->log = r->log || s->features & FEATURE(VHOST_F_LOG_ALL) ? s->log : NULL;
+	rc = s->c.ops->ring_start(s->c.device, r->vq, r->kick_fd, e);
+	if (rc)
+		goto out_inflight;
+	r->running = true;
+	r->paused = false;
+	s->started++;
+	log_debug("%s: ring %u started with %u entries at %u", s->c.name, r->setup.index, r->setup.num,
+		  r->setup.last_avail);
+	return 0;
+out_inflight:
+	if (r->inflight_open)
+		inflight_close(&r->inflight);
+	r->inflight_open = false;
+out_destroy:
+	virtq_destroy(r->vq);
+	r->vq = NULL;
+	return rc;
+}
+
+int vhost_ring_update(struct vhost_session *s, struct vhost_ring *r, struct err *e)
+{
+	if (!r->running)
+		return can_run(s, r) ? start(s, r, e) : 0;
+	if (!is_enabled(s, r) && !r->paused) {
+		s->c.ops->ring_pause(s->c.device, r->vq);
+		r->paused = true;
+	} else if (is_enabled(s, r) && r->paused) {
+		s->c.ops->ring_resume(s->c.device, r->vq);
+		r->paused = false;
+	}
+	return 0;
+}
+
+void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r)
+{
+	if (!r->running)
+		return;
+	s->c.ops->ring_stop(s->c.device, r->vq);
+	r->setup.last_avail = r->vq->last_avail;
+	r->running = false;
+	s->started--;
+	if (r->inflight_open)
+		inflight_close(&r->inflight);
+	r->inflight_open = false;
+	virtq_destroy(r->vq);
+	r->vq = NULL;
+	log_debug("%s: ring %u stopped at %u", s->c.name, r->setup.index, r->setup.last_avail);
+}
+
+void vhost_ring_reset(struct vhost_session *s, struct vhost_ring *r)
+{
+	vhost_ring_stop(s, r);
+	close_fd(&r->kick_fd);
+	close_fd(&r->call_fd);
+	close_fd(&r->err_fd);
+	vhost_ring_init(r, r->setup.index);
+}
+
+/* ------------------------------------------------------------------------------------------------ changes while it runs */
+
+struct change {
+	struct virtq *vq;
+	const struct virtq_setup *setup;
+	const struct guest_mem *mem;
+	struct err *e;
+	int fd;
+	struct dirty_log *log;
+	uint64_t log_addr;
+};
+
+static int remap_here(void *arg)
+{
+	struct change *c = arg;
+	int rc = virtq_map(c->vq, c->setup, c->mem, c->e);
+
+	if (rc) {
+		/* The rings are gone, but requests in flight still end into the old mapping, which lives until they do. */
+		virtq_break(c->vq, "the new memory table does not hold it");
+		c->vq->hint = NULL;
+	}
+	return rc;
+}
+
+int vhost_ring_remap(struct vhost_session *s, struct vhost_ring *r, const struct guest_mem *mem, struct err *e)
+{
+	struct change c = { .vq = r->vq, .setup = &r->setup, .mem = mem, .e = e };
+
+	(void)s;
+	return r->running ? reactor_call(r->vq->reactor, remap_here, &c) : 0;
+}
+
+static int call_here(void *arg)
+{
+	struct change *c = arg;
+
+	c->vq->call_fd = c->fd;
+	c->vq->signal_next = true; /* what was signalled on the old fd may have been missed */
+	return 0;
+}
+
+void vhost_ring_set_call(struct vhost_ring *r, int fd)
+{
+	struct change c = { .vq = r->vq, .fd = fd };
+	int old = r->call_fd;
+
+	r->call_fd = fd;
+	if (r->running)
+		reactor_call(r->vq->reactor, call_here, &c);
+	close_fd(&old);
+}
+
+static int err_here(void *arg)
+{
+	struct change *c = arg;
+
+	c->vq->err_fd = c->fd;
+	return 0;
+}
+
+void vhost_ring_set_err(struct vhost_ring *r, int fd)
+{
+	struct change c = { .vq = r->vq, .fd = fd };
+	int old = r->err_fd;
+
+	r->err_fd = fd;
+	if (r->running)
+		reactor_call(r->vq->reactor, err_here, &c);
+	close_fd(&old);
+}
+
+/* The device watches the fd from start to stop, so a running ring is taken round that way: rare, and safe. */
+void vhost_ring_set_kick(struct vhost_session *s, struct vhost_ring *r, int fd)
+{
+	vhost_ring_stop(s, r);
+	close_fd(&r->kick_fd);
+	r->kick_fd = fd;
+	r->have_kick = true;
+}
+
+static int log_here(void *arg)
+{
+	struct change *c = arg;
+
+	c->vq->log = c->log;
+	c->vq->log_addr = c->log_addr;
+	return 0;
+}
+
+void vhost_ring_set_log(struct vhost_session *s, struct vhost_ring *r)
+{
+	bool on = r->log || s->features & FEATURE(VHOST_F_LOG_ALL);
+	struct change c = { .vq = r->vq, .log = on ? s->log : NULL, .log_addr = r->log_addr };
+
+	if (r->running)
+		reactor_call(r->vq->reactor, log_here, &c);
+}

@@ -1,0 +1,196 @@
+/* Hostile and extreme ring indices. VIRTIO 1.3, sections 2.7.6, 2.7.8 and 2.7.13. */
+#include "ring/ring.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The daemon's CPU share over half a second, in percent, while nobody else is served. */
+static long busy_percent(struct ring_test *t)
+{
+	struct daemon *d = &t->env->daemon;
+	uint64_t start;
+	long cpu;
+
+	ring_bystander_pause(t->env, true);
+	usleep(200000);
+	start = vhost_now_ns();
+	cpu = daemon_cpu_ms(d);
+	usleep(500000);
+	cpu = daemon_cpu_ms(d) - cpu;
+	ring_bystander_pause(t->env, false);
+	return cpu * 100 / (long)((vhost_now_ns() - start) / 1000000);
+}
+
+static void index_jump(struct probe *p, unsigned by, const char *what)
+{
+	struct ring_test *t = p->t;
+	struct virtq_used_elem e;
+	uint64_t errors;
+	unsigned i, used = 0;
+	long log, busy;
+	int rc;
+
+	if (t->failed)
+		return;
+	for (i = 0; i < 3; i++)
+		if (!probe_good(p, what))
+			return;
+	log = daemon_log_size(&t->env->daemon);
+	p->q->avail_idx = (uint16_t)(p->q->avail_idx + by);
+	guest_publish(p->q);
+	guest_kick(p->q);
+	while (!(rc = guest_used_wait(p->q, &e, 700)) && used < 1000)
+		used++;
+	REQUIRE(t, used == 0, "%s: %u used entries", what, used);
+	REQUIRE(t, rc == -EPIPE, "%s: the error eventfd was not signalled", what);
+	busy = busy_percent(t);
+	REQUIRE(t, busy < 50, "%s: the daemon is %ld %% busy over a broken ring", what, busy);
+	errors = guest_event_take(p->q->err);
+	REQUIRE(t, errors == 1, "%s: the error eventfd was signalled %llu times", what,
+		(unsigned long long)errors);
+	guest_kick(p->q);
+	usleep(50000);
+	log = daemon_log_size(&t->env->daemon) - log;
+	REQUIRE(t, log < 4096, "%s: %ld bytes of log", what, log);
+	rc = guest_queue_restart(p->q);
+	REQUIRE(t, !rc, "%s: cannot restart the queue: %s", what, strerror(-rc));
+	probe_good(p, what);
+}
+
+static void case_37(struct ring_test *t)
+{
+	struct probe p;
+
+	if (!probe_open(t, RING_DISK, 64, &p))
+		return;
+	index_jump(&p, 65, "avail.idx += queue size + 1");
+	index_jump(&p, 0x8000, "avail.idx += 0x8000");
+	index_jump(&p, 0xffff, "avail.idx -= 1");
+}
+
+static void case_37_reconnect(struct ring_test *t)
+{
+	struct probe p;
+
+	if (!probe_open(t, RING_DISK, 64, &p) || !probe_good(&p, "first guest"))
+		return;
+	p.q->avail_idx = (uint16_t)(p.q->avail_idx + 1000);
+	guest_notify(p.q);
+	usleep(50000);
+	ring_close(t, p.g);
+	if (probe_open(t, RING_DISK, 64, &p))
+		probe_good(&p, "a new guest after a broken ring");
+}
+
+static void case_head_range(struct ring_test *t)
+{
+	static const unsigned heads[] = { 64, 65, 0x7fff, 0xffff };
+	struct probe p;
+	unsigned i;
+
+	if (!probe_open(t, RING_DISK, 64, &p))
+		return;
+	for (i = 0; i < sizeof(heads) / sizeof(heads[0]) && !t->failed; i++) {
+		probe_plain(&p, BLK_IN, 0, 512);
+		probe_expect(&p, heads[i], ANSWER_MALFORMED, "head beyond the queue");
+	}
+}
+
+static void case_40(struct ring_test *t)
+{
+	struct virtq_used_elem e;
+	unsigned i, full = 0, all = 0;
+	struct probe p;
+	int rc;
+
+	if (!probe_open(t, RING_SLOW, 64, &p))
+		return;
+	probe_plain(&p, BLK_IN, 0, 4096);
+	for (i = 0; i < 3; i++)
+		guest_avail(p.q, 0);
+	guest_notify(p.q);
+	while (!(rc = guest_used_wait(p.q, &e, 4 * RING_SLOW_MS))) {
+		all++;
+		REQUIRE(t, e.id == 0, "a head that was never available: %u", e.id);
+		REQUIRE(t, e.len <= 4097, "length %u", e.len);
+		full += e.len != 0;
+	}
+	tap_diag("%u of 3 came back, %u of them done%s", all, full,
+		 rc == -EPIPE ? "; the queue was given up" : "");
+	REQUIRE(t, all <= 3 && full <= 1, "%u completions of one head in flight", full);
+	rc = guest_queue_restart(p.q);
+	REQUIRE(t, !rc, "cannot restart the queue: %s", strerror(-rc));
+	probe_good(&p, "same head three times");
+}
+
+/* Heads share header, data and table contents, but each has a status byte of its own. */
+static void full_ring(struct ring_test *t, unsigned n)
+{
+	struct guest_params params = { .queue_size = n, .indirect = true, .mem_size = 16u << 20 };
+	struct guest *g = ring_open(t, RING_DISK, params);
+	uint64_t tables, statuses;
+	struct virtq_used_elem e;
+	struct guest_queue *q;
+	struct probe p;
+	unsigned i;
+
+	if (!g || !probe_on(t, g->queue[0], &p))
+		return;
+	q = p.q;
+	tables = guest_alloc(g, 48ull * n, 16);
+	statuses = guest_alloc(g, n, 1);
+	REQUIRE(t, tables && statuses, "guest memory is full");
+	memset(guest_ptr(g, statuses), BLK_NO_STATUS, n);
+	probe_header(&p, BLK_IN, 0);
+	for (i = 0; i < n; i++) {
+		guest_table(g, tables + 48ull * i, 0, p.header, 16, DESC_NEXT, 1);
+		guest_table(g, tables + 48ull * i, 1, p.data, 512, DESC_NEXT | DESC_WRITE, 2);
+		guest_table(g, tables + 48ull * i, 2, statuses + i, 1, DESC_WRITE, 0);
+		guest_desc(q, i, tables + 48ull * i, 48, DESC_INDIRECT, 0);
+		guest_avail(q, i);
+	}
+	guest_notify(q);
+	for (i = 0; i < n; i++) {
+		REQUIRE(t, !guest_used_wait(q, &e, GUEST_DEADLINE_MS), "queue of %u: %u served", n,
+			i);
+		REQUIRE(t, e.id < n && e.len == 513, "queue of %u: head %u, length %u", n, e.id,
+			e.len);
+		REQUIRE(t, *(uint8_t *)guest_ptr(g, statuses + e.id) == BLK_OK,
+			"queue of %u: head %u twice or not done", n, e.id);
+		*(uint8_t *)guest_ptr(g, statuses + e.id) = BLK_NO_STATUS;
+	}
+	probe_good(&p, "after a full ring");
+}
+
+static void case_53(struct ring_test *t)
+{
+	static const unsigned sizes[] = { 1, 2, 256, 32768 };
+	unsigned i;
+
+	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && !t->failed; i++)
+		full_ring(t, sizes[i]);
+}
+
+static void case_ring_of_one(struct ring_test *t)
+{
+	struct guest_params params = { .queue_size = 1, .indirect = true, .event_idx = true };
+	struct guest *g = ring_open(t, RING_DISK, params);
+	struct probe p;
+	unsigned i;
+
+	if (!g || !probe_on(t, g->queue[0], &p))
+		return;
+	for (i = 0; i < 500 && !t->failed; i++)
+		probe_good(&p, "ring of one descriptor");
+}
+
+const struct ring_case ring_index_cases[] = {
+	{ "RING 37: avail.idx jumps", case_37, true },
+	{ "RING 37: a new guest after a broken ring", case_37_reconnect, false },
+	{ "heads beyond the queue", case_head_range, false },
+	{ "RING 40: one head three times in flight", case_40, true },
+	{ "RING 53: completely full avail rings of 1, 2, 256, 32768", case_53, false },
+	{ "ring of one descriptor", case_ring_of_one, false },
+	{ NULL, NULL, false },
+};
