@@ -14,7 +14,8 @@ static int not_power_of_2(const char *field, uint64_t given, struct err *e)
 
 	snprintf(text, sizeof(text), "%" PRIu64, given);
 	return err_field(e, -EINVAL, field, text, "512, 1024, 2048, 4096, ... 65536",
-			 "Parameter '%s' must be a power of 2 from 512 to 65536, not %s.", field, text);
+			 "Parameter '%s' must be a power of 2 from 512 to 65536, not %s.", field,
+			 text);
 }
 
 int bdev_common_geometry(uint64_t num_blocks, uint64_t size, uint64_t block_size,
@@ -33,8 +34,10 @@ int bdev_common_geometry(uint64_t num_blocks, uint64_t size, uint64_t block_size
 	snprintf(given, sizeof(given), "%" PRIu64, num_blocks);
 	if (num_blocks == 0 || num_blocks > SIZE_MAX_BYTES / block_size)
 		return err_field(e, -EINVAL, "num_blocks", given, "1 block to 4 EiB",
-				 "A disk of %s blocks of %" PRIu64 " bytes cannot be made: the size must be from one "
-				 "block to 4 EiB.", given, block_size);
+				 "A disk of %s blocks of %" PRIu64
+				 " bytes cannot be made: the size must be from one "
+				 "block to 4 EiB.",
+				 given, block_size);
 	b->block_size = (uint32_t)block_size;
 	b->physical_block_size = (uint32_t)physical_block_size;
 	b->size = num_blocks * block_size;

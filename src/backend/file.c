@@ -1,9 +1,10 @@
 /*
  * file: a disk on a regular file or a block device, under SPDK's two names for it (aio, uring).
  *
- * Reads and writes go through the reactor's io_uring with O_DIRECT, one io_uring_enter per turn for all of them. What blocks -
- * fdatasync for FLUSH, fallocate and BLKDISCARD - is done by one worker thread per disk; all FLUSHes that wait there
- * share one fdatasync. FUA is RWF_DSYNC on the write itself.
+ * Reads and writes go through the reactor's io_uring with O_DIRECT, one io_uring_enter per turn for
+ * all of them. What blocks - fdatasync for FLUSH, fallocate and BLKDISCARD - is done by one worker
+ * thread per disk; all FLUSHes that wait there share one fdatasync. FUA is RWF_DSYNC on the write
+ * itself.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,9 +21,9 @@
 #include "reactor/worker.h"
 #include "util/log.h"
 
-#define MAX_LEN	   (4u << 20)
-#define MAX_RANGE  (1u << 30)
-#define MAX_IOV	   1024 /* IOV_MAX */
+#define MAX_LEN	  (4u << 20)
+#define MAX_RANGE (1u << 30)
+#define MAX_IOV	  1024 /* IOV_MAX */
 
 struct file_args {
 	char *name, *filename;
@@ -34,9 +35,11 @@ struct file_args {
 static const struct param file_params[] = {
 	PARAM_STRING(struct file_args, filename, .required = true, .positional = true, .min = 1,
 		     .help = "path of a regular file or block device"),
-	PARAM_STRING(struct file_args, name, .required = true, .min = 1, .max = 255, .help = "name of the new disk"),
-	PARAM_UINT(struct file_args, block_size, .max = 65536,
-		   .help = "logical block size in bytes, a power of 2 (default: what the file takes)"),
+	PARAM_STRING(struct file_args, name, .required = true, .min = 1, .max = 255,
+		     .help = "name of the new disk"),
+	PARAM_UINT(
+		struct file_args, block_size, .max = 65536,
+		.help = "logical block size in bytes, a power of 2 (default: what the file takes)"),
 	PARAM_BOOL(struct file_args, readonly, .help = "open read-only"),
 	PARAM_UUID(struct file_args, uuid, .help = "UUID (default: random)"),
 	PARAM_BOOL(struct file_args, fallocate, .obsolete = true),
@@ -74,7 +77,7 @@ static struct bdev_io *io_of(struct file_io *f)
 	return container_of((void *)f, struct bdev_io, ctx);
 }
 
-/* ------------------------------------------------------------------------------------------------ the worker's side */
+/* --- the worker's side --- */
 
 static int discard(const struct file_bdev *f, const struct bdev_io *io)
 {
@@ -82,7 +85,8 @@ static int discard(const struct file_bdev *f, const struct bdev_io *io)
 
 	if (f->is_device)
 		return ioctl(f->fd, BLKDISCARD, range) < 0 ? -errno : 0;
-	return fallocate(f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)io->offset, io->len) < 0
+	return fallocate(f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)io->offset,
+			 io->len) < 0
 		       ? -errno
 		       : 0;
 }
@@ -91,8 +95,10 @@ static int write_zeroes(const struct file_bdev *f, const struct bdev_io *io)
 {
 	int mode = FALLOC_FL_KEEP_SIZE;
 
-	/* A hole in a file reads as zeroes; a device zeroes and keeps or drops its blocks as it likes. */
-	mode |= f->is_device || io->flags & BDEV_NO_UNMAP ? FALLOC_FL_ZERO_RANGE : FALLOC_FL_PUNCH_HOLE;
+	/* A hole in a file reads as zeroes; a device zeroes and keeps or drops its blocks as it
+	 * likes. */
+	mode |= f->is_device || io->flags & BDEV_NO_UNMAP ? FALLOC_FL_ZERO_RANGE
+							  : FALLOC_FL_PUNCH_HOLE;
 	if (fallocate(f->fd, mode, (off_t)io->offset, io->len) < 0)
 		return -errno;
 	return io->flags & BDEV_FUA && fdatasync(f->fd) < 0 ? -errno : 0;
@@ -124,7 +130,7 @@ static void file_job_done(struct job *j)
 	bdev_io_end(io_of(container_of(j, struct file_io, job)), j->rc);
 }
 
-/* ------------------------------------------------------------------------------------------------ the reactor's side */
+/* --- the reactor's side --- */
 
 static void file_rw_done(struct uring_op *op, int32_t res)
 {
@@ -175,7 +181,8 @@ static int file_queue_open(struct bdev_queue *q, struct err *e)
 	struct file_queue *fq;
 
 	if (!uring_usable(q->reactor))
-		return err_set(e, -EOPNOTSUPP, "File disks need io_uring, and %s.", uring_why_not(q->reactor));
+		return err_set(e, -EOPNOTSUPP, "File disks need io_uring, and %s.",
+			       uring_why_not(q->reactor));
 	fq = calloc(1, sizeof(*fq));
 	if (!fq)
 		return err_set(e, -ENOMEM, "Out of memory.");
@@ -190,7 +197,7 @@ static void file_queue_close(struct bdev_queue *q)
 	free(q->priv);
 }
 
-/* ------------------------------------------------------------------------------------------------ life */
+/* --- life --- */
 
 static int set_block_size(const struct file_args *a, const struct file_facts *facts, struct bdev *b,
 			  struct err *e)
@@ -202,16 +209,19 @@ static int set_block_size(const struct file_args *a, const struct file_facts *fa
 	snprintf(smallest, sizeof(smallest), "%u or a larger power of 2", facts->block_size);
 	if (b->block_size < facts->block_size || !IS_POWER_OF_2(b->block_size))
 		return err_field(e, -EINVAL, "block_size", given, smallest,
-				 "'%.120s' takes blocks of %s bytes, not %s.", a->filename, smallest, given);
+				 "'%.120s' takes blocks of %s bytes, not %s.", a->filename,
+				 smallest, given);
 	b->physical_block_size = MAX(b->block_size, facts->physical_block_size);
 	b->size = facts->size / b->block_size * b->block_size;
 	if (b->size == 0)
 		return err_field(e, -EINVAL, "filename", a->filename, NULL,
-				 "'%.120s' holds %" PRIu64 " bytes, less than one block of %u. Make it larger "
-				 "(truncate -s SIZE FILE).", a->filename, facts->size, b->block_size);
+				 "'%.120s' holds %" PRIu64
+				 " bytes, less than one block of %u. Make it larger "
+				 "(truncate -s SIZE FILE).",
+				 a->filename, facts->size, b->block_size);
 	if (b->size != facts->size)
-		log_warn("%s: the last %" PRIu64 " bytes are less than a block and are not used", a->filename,
-			 facts->size - b->size);
+		log_warn("%s: the last %" PRIu64 " bytes are less than a block and are not used",
+			 a->filename, facts->size - b->size);
 	return 0;
 }
 
@@ -255,7 +265,8 @@ static int file_create(const void *args, struct bdev **out, struct err *e)
 	f->worker.run = file_work;
 	rc = worker_start(&f->worker, "file");
 	if (rc) {
-		err_set(e, rc, "Cannot start a thread for '%.120s': %s.", a->filename, err_words(rc));
+		err_set(e, rc, "Cannot start a thread for '%.120s': %s.", a->filename,
+			err_words(rc));
 		goto out_free;
 	}
 	*out = &f->bdev;

@@ -1,6 +1,6 @@
 /*
- * What a file or block device can do, found out by trying: pure control-plane work of the file backend (file.c), apart from it so that
- * it can be tested alone.
+ * What a file or block device can do, found out by trying: pure control-plane work of the file
+ * backend (file.c), apart from it so that it can be tested alone.
  */
 #ifndef BACKEND_FILE_H
 #define BACKEND_FILE_H

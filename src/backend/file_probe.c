@@ -32,17 +32,20 @@ static int open_error(const char *path, bool readonly, int code, struct err *e)
 {
 	switch (code) {
 	case -ENOENT:
-		return err_field(e, code, "filename", path, NULL,
-				 "'%.150s' does not exist. Create it first (for example: truncate -s 10G FILE).", path);
+		return err_field(
+			e, code, "filename", path, NULL,
+			"'%.150s' does not exist. Create it first (for example: truncate -s 10G FILE).",
+			path);
 	case -EACCES:
 	case -EPERM:
 	case -EROFS:
 		return err_field(e, code, "filename", path, NULL,
-				 "'%.150s' cannot be opened for %s: %s.%s", path, readonly ? "reading" : "writing",
-				 err_words(code), readonly ? "" : " For a read-only disk give readonly=true.");
+				 "'%.150s' cannot be opened for %s: %s.%s", path,
+				 readonly ? "reading" : "writing", err_words(code),
+				 readonly ? "" : " For a read-only disk give readonly=true.");
 	default:
-		return err_field(e, code, "filename", path, NULL, "'%.150s' cannot be opened: %s.", path,
-				 err_words(code));
+		return err_field(e, code, "filename", path, NULL, "'%.150s' cannot be opened: %s.",
+				 path, err_words(code));
 	}
 }
 
@@ -114,12 +117,15 @@ static int probe_direct(const char *path, struct file_facts *f, struct err *e)
 		probe_buf_align(f, buf);
 	free(buf);
 	if (!ok)
-		return err_field(e, -EIO, "filename", path, NULL,
-				 "'%.150s' takes no direct I/O of any block size from 512 to 65536 bytes.", path);
+		return err_field(
+			e, -EIO, "filename", path, NULL,
+			"'%.150s' takes no direct I/O of any block size from 512 to 65536 bytes.",
+			path);
 	return 0;
 }
 
-/* What fallocate() can do is tried on a nameless file beside the real one, whose contents are never put at risk. */
+/* What fallocate() can do is tried on a nameless file beside the real one, whose contents are never
+ * put at risk. */
 static void probe_fallocate(const char *path, struct file_facts *f)
 {
 	char *copy = strdup(path);
@@ -135,7 +141,8 @@ static void probe_fallocate(const char *path, struct file_facts *f)
 	free(copy);
 }
 
-/* A number from /sys/dev/block/MAJOR:MINOR/queue/, 0 when there is none. A partition's queue is its disk's. */
+/* A number from /sys/dev/block/MAJOR:MINOR/queue/, 0 when there is none. A partition's queue is its
+ * disk's. */
 static unsigned long queue_limit(int fd, const char *name)
 {
 	static const char *const dirs[] = { "queue", "../queue" };
@@ -148,8 +155,8 @@ static unsigned long queue_limit(int fd, const char *name)
 		char path[128], text[32] = "";
 		int f;
 
-		snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/%s/%s", major(st.st_rdev), minor(st.st_rdev),
-			 dirs[i], name);
+		snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/%s/%s", major(st.st_rdev),
+			 minor(st.st_rdev), dirs[i], name);
 		f = open(path, O_RDONLY | O_CLOEXEC);
 		if (f < 0)
 			continue;

@@ -1,6 +1,7 @@
 /*
- * malloc: a disk in RAM. Its contents live as long as the bdev; nothing is volatile beyond that, so FLUSH has nothing to do.
- * The memory is allocated and touched at creation: no page faults later, and a lack of memory shows at once.
+ * malloc: a disk in RAM. Its contents live as long as the bdev; nothing is volatile beyond that, so
+ * FLUSH has nothing to do. The memory is allocated and touched at creation: no page faults later,
+ * and a lack of memory shows at once.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,7 +22,8 @@ struct malloc_args {
 };
 
 static const struct param malloc_params[] = {
-	PARAM_STRING(struct malloc_args, name, .min = 1, .max = 255, .help = "name of the new disk (default: Malloc0, ...)"),
+	PARAM_STRING(struct malloc_args, name, .min = 1, .max = 255,
+		     .help = "name of the new disk (default: Malloc0, ...)"),
 	BDEV_COMMON_PARAMS(struct malloc_args),
 	PARAM_UINT(struct malloc_args, optimal_io_boundary, .obsolete = true),
 	PARAM_BOOL(struct malloc_args, md_interleave, .fixed = true),
@@ -48,7 +50,8 @@ static int malloc_create(const void *args, struct bdev **out, struct err *e)
 
 	if (!m)
 		return err_set(e, -ENOMEM, "Out of memory.");
-	rc = bdev_common_geometry(a->num_blocks, a->size, a->block_size, a->physical_block_size, &m->bdev, e);
+	rc = bdev_common_geometry(a->num_blocks, a->size, a->block_size, a->physical_block_size,
+				  &m->bdev, e);
 	if (rc == 0)
 		rc = dma_zalloc(m->bdev.size, 4096, &data, e);
 	if (rc) {

@@ -1,6 +1,7 @@
 /*
- * null: a disk that does nothing, as fast as it can: reads leave the buffer as it is, writes vanish. It measures everything above it,
- * and it is the reference text of the driver contract: parameters, create, submit, table.
+ * null: a disk that does nothing, as fast as it can: reads leave the buffer as it is, writes
+ * vanish. It measures everything above it, and it is the reference text of the driver contract:
+ * parameters, create, submit, table.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@ struct null_args {
 };
 
 static const struct param null_params[] = {
-	PARAM_STRING(struct null_args, name, .required = true, .min = 1, .max = 255, .help = "name of the new disk"),
+	PARAM_STRING(struct null_args, name, .required = true, .min = 1, .max = 255,
+		     .help = "name of the new disk"),
 	BDEV_COMMON_PARAMS(struct null_args),
 	PARAM_UINT(struct null_args, preferred_write_granularity, .obsolete = true),
 	PARAM_UINT(struct null_args, preferred_write_alignment, .obsolete = true),
@@ -33,7 +35,8 @@ static int null_create(const void *args, struct bdev **out, struct err *e)
 
 	if (!b)
 		return err_set(e, -ENOMEM, "Out of memory.");
-	rc = bdev_common_geometry(a->num_blocks, a->size, a->block_size, a->physical_block_size, b, e);
+	rc = bdev_common_geometry(a->num_blocks, a->size, a->block_size, a->physical_block_size, b,
+				  e);
 	if (rc) {
 		free(b);
 		return rc;

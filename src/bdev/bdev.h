@@ -1,15 +1,19 @@
 /*
- * bdev: the contract between those who use block devices (exports, filters, tools) and those who make them (backends, filters).
+ * bdev: the contract between those who use block devices (exports, filters, tools) and those who
+ * make them (backends, filters).
  *
- * A bdev is created by a driver and lives in the registry (registry.c). Whoever does I/O opens a bdev_queue on one reactor and
- * submits requests there; a queue and all its requests belong to that reactor's thread. Submit never fails and never
- * completes: every outcome arrives in io->task, later. Nothing is allocated per request: the user's request ends in a struct bdev_io
- * with bdev->ctx_size bytes behind it, which are the room of the driver and of all drivers below.
+ * A bdev is created by a driver and lives in the registry (registry.c). Whoever does I/O opens a
+ * bdev_queue on one reactor and submits requests there; a queue and all its requests belong to that
+ * reactor's thread. Submit never fails and never completes: every outcome arrives in io->task,
+ * later. Nothing is allocated per request: the user's request ends in a struct bdev_io with
+ * bdev->ctx_size bytes behind it, which are the room of the driver and of all drivers below.
  *
- * The life of a request: bdev_submit() checks range, alignment and permission, has requests that the driver could not take
- * reshaped (fit.c), and calls the driver; the driver calls bdev_io_end() on the same reactor exactly once.
+ * The life of a request: bdev_submit() checks range, alignment and permission, has requests that
+ * the driver could not take reshaped (fit.c), and calls the driver; the driver calls bdev_io_end()
+ * on the same reactor exactly once.
  *
- * Offsets and lengths are bytes. A driver sees only requests inside the device, whole blocks, within its limits.
+ * Offsets and lengths are bytes. A driver sees only requests inside the device, whole blocks,
+ * within its limits.
  */
 #ifndef BDEV_BDEV_H
 #define BDEV_BDEV_H
@@ -48,14 +52,15 @@ struct bdev_io {
 
 _Static_assert(sizeof(struct bdev_io) == 64, "one cache line");
 
-/* What a driver can take in one request. Larger or otherwise shaped requests are reshaped before it sees them. */
+/* What a driver can take in one request. Larger or otherwise shaped requests are reshaped before it
+ * sees them. */
 struct bdev_limits {
 	uint32_t max_len;     /* read, write: bytes */
 	uint32_t max_discard; /* bytes; 0: DISCARD is not supported */
 	uint32_t max_zeroes;  /* bytes; 0: done by writing zeroes */
 	uint16_t max_iov;
-	uint32_t buf_align;   /* power of 2; buffers start and end at multiples of it. 1: anywhere */
-	bool no_zeroes;		/* WRITE_ZEROES is not supported: nothing that is written reads back */
+	uint32_t buf_align; /* power of 2; buffers start and end at multiples of it. 1: anywhere */
+	bool no_zeroes;	    /* WRITE_ZEROES is not supported: nothing that is written reads back */
 	bool zeroes_unmap_only; /* WRITE_ZEROES with BDEV_NO_UNMAP is done by writing zeroes */
 };
 
@@ -111,16 +116,17 @@ struct bdev_queue {
 };
 
 struct bdev_driver {
-	const char *name;	  /* "malloc": gives bdev_malloc_create, bdev_malloc_delete */
-	const char *product_name; /* "Malloc disk": what bdev_get_bdevs says, SPDK's words */
-	const char *help;	  /* one line */
+	const char *name;	    /* "malloc": gives bdev_malloc_create, bdev_malloc_delete */
+	const char *product_name;   /* "Malloc disk": what bdev_get_bdevs says, SPDK's words */
+	const char *help;	    /* one line */
 	const struct param *params; /* has at least "name" and "uuid" */
 	size_t args_size;
 
 	/* Control thread; may block. *out embeds in the driver's own object. */
 	int (*create)(const void *args, struct bdev **out, struct err *e);
 	void (*destroy)(struct bdev *b);
-	/* Optional. Control thread; may block; q is not live yet / nothing is in flight any more. */
+	/* Optional. Control thread; may block; q is not live yet / nothing is in flight any more.
+	 */
 	int (*queue_open)(struct bdev_queue *q, struct err *e);
 	void (*queue_close)(struct bdev_queue *q);
 	/* hot; on q->reactor */
@@ -128,10 +134,10 @@ struct bdev_driver {
 };
 
 /*
- * hot; on io->q's reactor. The caller has set task.fn, q, op, flags, offset, len, iov and iovcnt (iov only for reads and
- * writes: its entries sum up to len). io must not be touched until its task runs.
- * Outcomes in io->status: 0; -EIO; -EINVAL (not whole blocks, or a bad op); -ERANGE (past the end); -EROFS;
- * -EOPNOTSUPP; whatever the device said.
+ * hot; on io->q's reactor. The caller has set task.fn, q, op, flags, offset, len, iov and iovcnt
+ * (iov only for reads and writes: its entries sum up to len). io must not be touched until its task
+ * runs. Outcomes in io->status: 0; -EIO; -EINVAL (not whole blocks, or a bad op); -ERANGE (past the
+ * end); -EROFS; -EOPNOTSUPP; whatever the device said.
  */
 void bdev_submit(struct bdev_io *io);
 

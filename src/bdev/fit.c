@@ -1,12 +1,14 @@
 /*
  * Fit: requests that a driver cannot take in one piece or as they lie in memory.
  *
- * Such a request is taken apart. Its pieces are requests of their own from a small pool of the queue; while the pool is empty
- * requests wait in the order they came. A piece reads or writes the caller's buffers directly where the driver's limits
- * allow that, and goes through a bounce buffer where they do not (buffers at odd addresses, reads of part of a block).
- * WRITE_ZEROES that a driver does not know becomes writes of zeroes.
+ * Such a request is taken apart. Its pieces are requests of their own from a small pool of the
+ * queue; while the pool is empty requests wait in the order they came. A piece reads or writes the
+ * caller's buffers directly where the driver's limits allow that, and goes through a bounce buffer
+ * where they do not (buffers at odd addresses, reads of part of a block). WRITE_ZEROES that a
+ * driver does not know becomes writes of zeroes.
  *
- * The state of a request lies in its own driver room, which the driver gets to see only of the pieces.
+ * The state of a request lies in its own driver room, which the driver gets to see only of the
+ * pieces.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,10 +33,10 @@ struct fit_state {
 struct piece {
 	struct piece *next_free;
 	struct bdev_io *whole;
-	struct iovec *iov;    /* PIECE_IOV_MAX */
-	void *bounce;	      /* BOUNCE_SIZE; NULL when the driver takes buffers anywhere */
-	uint32_t at;	      /* of the whole: first byte of this piece */
-	uint32_t want;	      /* bytes of the whole that this piece stands for */
+	struct iovec *iov; /* PIECE_IOV_MAX */
+	void *bounce;	   /* BOUNCE_SIZE; NULL when the driver takes buffers anywhere */
+	uint32_t at;	   /* of the whole: first byte of this piece */
+	uint32_t want;	   /* bytes of the whole that this piece stands for */
 	bool bounced;
 	struct bdev_io io; /* last: its room follows */
 };
@@ -58,11 +60,11 @@ uint32_t bdev_fit_ctx_size(void)
 	return sizeof(struct fit_state);
 }
 
-/* ------------------------------------------------------------------------------------------------ making a piece */
+/* --- making a piece --- */
 
 /*
- * As much of [at, at + len) of the whole's buffers as PIECE_IOV_MAX (or the driver's) entries hold, in whole blocks, into p->iov.
- * Returns the bytes; 0: not even one block.
+ * As much of [at, at + len) of the whole's buffers as PIECE_IOV_MAX (or the driver's) entries hold,
+ * in whole blocks, into p->iov. Returns the bytes; 0: not even one block.
  */
 static uint32_t gather(struct piece *p, uint32_t len, const struct bdev_queue *q)
 {
@@ -85,7 +87,8 @@ static uint32_t gather(struct piece *p, uint32_t len, const struct bdev_queue *q
 
 static bool piece_aligned(const struct piece *p, const struct bdev_queue *q)
 {
-	return iov_aligned(p->io.iov, p->io.iovcnt, q->align_mask + 1, MAX(q->align_mask, q->block_mask) + 1);
+	return iov_aligned(p->io.iov, p->io.iovcnt, q->align_mask + 1,
+			   MAX(q->align_mask, q->block_mask) + 1);
 }
 
 static void shape_bounced(struct piece *p, uint32_t rest, const struct bdev_queue *q)
@@ -121,7 +124,8 @@ static void shape_data(struct piece *p, uint32_t rest, const struct bdev_queue *
 
 static void shape_zero_write(struct piece *p, uint32_t rest, const struct bdev_queue *q)
 {
-	uint32_t most = MIN(ZERO_SIZE * MIN(ZERO_REPEAT, q->max_iov), q->max_len & ~q->block_mask), left;
+	uint32_t most = MIN(ZERO_SIZE * MIN(ZERO_REPEAT, q->max_iov), q->max_len & ~q->block_mask),
+		 left;
 
 	p->want = p->io.len = MIN(rest, most);
 	p->io.op = BDEV_WRITE;
@@ -161,7 +165,7 @@ static void shape(struct piece *p, const struct bdev_queue *q)
 		shape_zero_write(p, rest, q);
 }
 
-/* ------------------------------------------------------------------------------------------------ running */
+/* --- running --- */
 
 /* Give free pieces to the requests in line, oldest first. */
 static void run(struct bdev_queue *q)
@@ -236,7 +240,7 @@ void bdev_fit_submit(struct bdev_io *io)
 	run(io->q);
 }
 
-/* ------------------------------------------------------------------------------------------------ the pool */
+/* --- the pool --- */
 
 static int piece_init(struct piece *p, struct bdev_queue *q)
 {

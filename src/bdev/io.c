@@ -52,7 +52,8 @@ static noinline bool other_must_fit(const struct bdev_queue *q, const struct bde
 	if (io->op == BDEV_DISCARD)
 		return io->len > l->max_discard;
 	if (io->op == BDEV_WRITE_ZEROES)
-		return io->len > l->max_zeroes || (l->zeroes_unmap_only && io->flags & BDEV_NO_UNMAP);
+		return io->len > l->max_zeroes ||
+		       (l->zeroes_unmap_only && io->flags & BDEV_NO_UNMAP);
 	return false;
 }
 

@@ -36,7 +36,7 @@ static struct bdev *find(const char *name)
 	bool is_uuid = uuid_parse(name, &uuid);
 	struct bdev *b;
 
-	list_for_each(b, &bdevs, node)
+	list_for_each (b, &bdevs, node)
 		if (strcmp(b->name, name) == 0 ||
 		    (is_uuid && memcmp(&b->uuid, &uuid, sizeof(uuid)) == 0))
 			return b;
@@ -47,13 +47,13 @@ static bool name_taken(const char *name)
 {
 	struct reservation *r;
 
-	list_for_each(r, &reservations, node)
+	list_for_each (r, &reservations, node)
 		if (strcmp(r->name, name) == 0)
 			return true;
 	return find(name) != NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ create, delete */
+/* --- create, delete --- */
 
 static char **name_in(const struct bdev_driver *d, void *args)
 {
@@ -84,8 +84,10 @@ static int reserve(const struct bdev_driver *d, void *args, struct reservation *
 	if (!*name)
 		rc = err_set(e, -ENOMEM, "Out of memory.");
 	else if (name_taken(*name))
-		rc = err_field(e, -EEXIST, "name", *name, NULL,
-			       "A bdev named '%s' exists already. Choose another name or delete it first.", *name);
+		rc = err_field(
+			e, -EEXIST, "name", *name, NULL,
+			"A bdev named '%s' exists already. Choose another name or delete it first.",
+			*name);
 	r->name = *name;
 	if (rc == 0)
 		list_add_tail(&reservations, &r->node);
@@ -106,7 +108,8 @@ static int check_uuid(const struct bdev_driver *d, void *args, struct err *e)
 	other = find(text);
 	registry_unlock();
 	if (other)
-		return err_field(e, -EEXIST, "uuid", text, NULL, "A bdev with this UUID exists already.");
+		return err_field(e, -EEXIST, "uuid", text, NULL,
+				 "A bdev with this UUID exists already.");
 	return 0;
 }
 
@@ -167,8 +170,10 @@ int bdev_delete(const struct bdev_driver *d, const char *name, struct err *e)
 				 : "There is no bdev named '%s'.%s",
 			       name, b ? b->driver->name : "");
 	else if (b->users)
-		rc = err_field(e, -EBUSY, "name", name, NULL,
-			       "'%s' is in use. Delete the vhost controllers and bdevs that use it first.", name);
+		rc = err_field(
+			e, -EBUSY, "name", name, NULL,
+			"'%s' is in use. Delete the vhost controllers and bdevs that use it first.",
+			name);
 	else
 		list_del(&b->node);
 	pthread_mutex_unlock(&lock);
@@ -183,7 +188,7 @@ void bdev_delete_all(void)
 		struct bdev *b, *last = NULL;
 
 		pthread_mutex_lock(&lock);
-		list_for_each(b, &bdevs, node)
+		list_for_each (b, &bdevs, node)
 			if (!b->users)
 				last = b;
 		if (last)
@@ -224,7 +229,7 @@ int bdev_for_each(int (*fn)(struct bdev *b, void *arg), void *arg)
 	int rc = 0;
 
 	pthread_mutex_lock(&lock);
-	list_for_each(b, &bdevs, node) {
+	list_for_each (b, &bdevs, node) {
 		rc = fn(b, arg);
 		if (rc)
 			break;
@@ -233,7 +238,7 @@ int bdev_for_each(int (*fn)(struct bdev *b, void *arg), void *arg)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ queues */
+/* --- queues --- */
 
 static void stats_init(struct bdev_stats *s)
 {
@@ -256,7 +261,8 @@ static void stats_add(struct bdev_stats *to, const struct bdev_stats *from)
 		t->errors += READ_ONCE(f->errors);
 		t->ticks += READ_ONCE(f->ticks);
 		t->max_ticks = MAX(t->max_ticks, READ_ONCE(f->max_ticks));
-		t->min_ticks = MIN(t->min_ticks ? t->min_ticks : UINT64_MAX, READ_ONCE(f->min_ticks));
+		t->min_ticks =
+			MIN(t->min_ticks ? t->min_ticks : UINT64_MAX, READ_ONCE(f->min_ticks));
 	}
 }
 
@@ -265,7 +271,7 @@ void bdev_get_stats(const struct bdev *b, struct bdev_stats *s)
 	struct bdev_queue *q;
 
 	*s = b->closed;
-	list_for_each(q, &b->queues, node)
+	list_for_each (q, &b->queues, node)
 		stats_add(s, &q->stats);
 }
 

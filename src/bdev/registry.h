@@ -1,6 +1,7 @@
 /*
- * The registry: every bdev by name, and who holds it. One lock, never taken by reactors. Slow work (create, destroy, opening
- * queues) runs without it: a name being created is reserved, so that other clients are served meanwhile.
+ * The registry: every bdev by name, and who holds it. One lock, never taken by reactors. Slow work
+ * (create, destroy, opening queues) runs without it: a name being created is reserved, so that
+ * other clients are served meanwhile.
  *
  * Control threads only.
  */
@@ -14,9 +15,9 @@ void registry_lock(void);
 void registry_unlock(void);
 
 /*
- * Make a bdev from decoded args (which become the registry's, also on failure). A driver whose name is optional gets one.
- * name_out (may be NULL): the name, valid until the bdev is deleted.
- * Errors: -EEXIST, -EINVAL, -ENOMEM, the driver's.
+ * Make a bdev from decoded args (which become the registry's, also on failure). A driver whose name
+ * is optional gets one. name_out (may be NULL): the name, valid until the bdev is deleted. Errors:
+ * -EEXIST, -EINVAL, -ENOMEM, the driver's.
  */
 int bdev_create(const struct bdev_driver *driver, void *args, const char **name_out, struct err *e);
 
@@ -27,7 +28,8 @@ int bdev_delete(const struct bdev_driver *driver, const char *name, struct err *
 int bdev_get(const char *name, struct bdev **out, struct err *e);
 void bdev_put(struct bdev *b);
 
-/* Call fn for each ready bdev, in order of creation, under the lock, until it returns non-zero; returns that. */
+/* Call fn for each ready bdev, in order of creation, under the lock, until it returns non-zero;
+ * returns that. */
 int bdev_for_each(int (*fn)(struct bdev *b, void *arg), void *arg);
 
 /* Sum over closed and open queues; call under the lock. */

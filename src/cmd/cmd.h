@@ -13,7 +13,8 @@ int cmd_serve(int argc, char **argv);
 int cmd_rpc(int argc, char **argv);
 int cmd_perf(int argc, char **argv);
 
-/* The folder of sockets when none is given: /run/riffle, or the user's own for those who may not write there. */
+/* The folder of sockets when none is given: /run/riffle, or the user's own for those who may not
+ * write there. */
 const char *default_folder(void);
 /* The RPC socket in it. */
 const char *default_rpc_socket(void);

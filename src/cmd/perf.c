@@ -1,6 +1,7 @@
 /*
- * riffle perf: one job on one disk, opened in this process: a poller on a reactor of this thread keeps the wanted number of requests in
- * flight. Latencies are from submit to completion, each with its own two clock readings.
+ * riffle perf: one job on one disk, opened in this process: a poller on a reactor of this thread
+ * keeps the wanted number of requests in flight. Latencies are from submit to completion, each with
+ * its own two clock readings.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -20,7 +21,7 @@
 #include "util/hist.h"
 #include "util/ticks.h"
 
-#define DEPTH_MAX 4096
+#define DEPTH_MAX      4096
 #define SIZE_MAX_BYTES (4u << 20)
 
 struct options {
@@ -60,7 +61,7 @@ static void on_interrupt(int sig)
 	interrupted = 1;
 }
 
-/* ------------------------------------------------------------------------------------------------ the job */
+/* --- the job --- */
 
 static uint64_t next_random(struct job *j)
 {
@@ -99,7 +100,9 @@ static void slot_done(struct task *t)
 
 static bool next_is_read(struct job *j)
 {
-	return j->read_percent == 100 || (j->read_percent && next_random(j) >> 32 < UINT32_MAX / 100 * (uint64_t)j->read_percent);
+	return j->read_percent == 100 ||
+	       (j->read_percent &&
+		next_random(j) >> 32 < UINT32_MAX / 100 * (uint64_t)j->read_percent);
 }
 
 static unsigned job_poll(struct poller *p)
@@ -178,7 +181,8 @@ static void progress(const struct job *j, uint64_t elapsed, uint64_t total, uint
 {
 	if (!isatty(STDERR_FILENO))
 		return;
-	fprintf(stderr, "\r%3" PRIu64 " / %" PRIu64 " s  %12" PRIu64 " IOPS ", elapsed, total, j->done - done_before);
+	fprintf(stderr, "\r%3" PRIu64 " / %" PRIu64 " s  %12" PRIu64 " IOPS ", elapsed, total,
+		j->done - done_before);
 	fflush(stderr);
 }
 
@@ -208,7 +212,7 @@ static uint64_t run(struct job *j, struct reactor *r, uint64_t seconds)
 	return end - start;
 }
 
-/* ------------------------------------------------------------------------------------------------ results */
+/* --- results --- */
 
 static double us(uint64_t t)
 {
@@ -219,21 +223,24 @@ static void print_table(const struct options *o, const struct job *j, double iop
 {
 	const struct hist *h = &j->latency;
 
-	printf("%-28s %-9s %8s %6s %12s %10s %9s %9s %9s %9s\n", "target", "job", "size", "depth", "IOPS", "MiB/s", "mean us",
-	       "P50 us", "P99 us", "P99.9 us");
-	printf("%-28.28s %-9s %8" PRIu64 " %6" PRIu64 " %12.0f %10.1f %9.1f %9.1f %9.1f %9.1f\n", o->target, o->pattern,
-	       o->io_size, o->depth, iops, iops * (double)o->io_size / 1048576.0, us(hist_mean(h)),
-	       us(hist_percentile(h, 50)), us(hist_percentile(h, 99)), us(hist_percentile(h, 99.9)));
+	printf("%-28s %-9s %8s %6s %12s %10s %9s %9s %9s %9s\n", "target", "job", "size", "depth",
+	       "IOPS", "MiB/s", "mean us", "P50 us", "P99 us", "P99.9 us");
+	printf("%-28.28s %-9s %8" PRIu64 " %6" PRIu64 " %12.0f %10.1f %9.1f %9.1f %9.1f %9.1f\n",
+	       o->target, o->pattern, o->io_size, o->depth, iops,
+	       iops * (double)o->io_size / 1048576.0, us(hist_mean(h)), us(hist_percentile(h, 50)),
+	       us(hist_percentile(h, 99)), us(hist_percentile(h, 99.9)));
 }
 
 static void print_json(const struct options *o, const struct job *j, double iops)
 {
 	const struct hist *h = &j->latency;
-	json_t *r = json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:{s:f, s:f, s:f, s:f}}", "target", o->target, "job",
-			      o->pattern, "io_size", (json_int_t)o->io_size, "depth", (json_int_t)o->depth, "iops", iops,
-			      "mib_per_s", iops * (double)o->io_size / 1048576.0, "ios", (json_int_t)j->done, "latency_us",
-			      "mean", us(hist_mean(h)), "p50", us(hist_percentile(h, 50)), "p99",
-			      us(hist_percentile(h, 99)), "p99.9", us(hist_percentile(h, 99.9)));
+	json_t *r =
+		json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:{s:f, s:f, s:f, s:f}}", "target",
+			  o->target, "job", o->pattern, "io_size", (json_int_t)o->io_size, "depth",
+			  (json_int_t)o->depth, "iops", iops, "mib_per_s",
+			  iops * (double)o->io_size / 1048576.0, "ios", (json_int_t)j->done,
+			  "latency_us", "mean", us(hist_mean(h)), "p50", us(hist_percentile(h, 50)),
+			  "p99", us(hist_percentile(h, 99)), "p99.9", us(hist_percentile(h, 99.9)));
 
 	json_dumpf(r, stdout, JSON_INDENT(2));
 	putchar('\n');
@@ -267,16 +274,19 @@ out_free:
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ the target */
+/* --- the target --- */
 
 /* What a made-up disk is like when the target does not say: 1 GiB of 512-byte blocks. */
 static int set_defaults(const struct bdev_driver *d, void *args, struct err *e)
 {
-	const struct param *size = param_find(d->params, "size"), *block = param_find(d->params, "block_size");
+	const struct param *size = param_find(d->params, "size"),
+			   *block = param_find(d->params, "block_size");
 
 	if (!size)
 		return 0;
-	return param_set_uint(size, args, UINT64_C(1) << 30, e) ? -EINVAL : param_set_uint(block, args, 512, e);
+	return param_set_uint(size, args, UINT64_C(1) << 30, e)
+		       ? -EINVAL
+		       : param_set_uint(block, args, 512, e);
 }
 
 /* "malloc:size=64M", "file:PATH", "null:", "uring:PATH,block_size=4096" -> a bdev */
@@ -293,7 +303,10 @@ static int open_target(const char *spec, struct bdev **out, struct err *e)
 	snprintf(kind, sizeof(kind), "%.*s", (int)MIN(n, sizeof(kind) - 1), spec);
 	d = driver_find(strcmp(kind, "file") == 0 ? "uring" : kind);
 	if (!d)
-		return err_set(e, -EINVAL, "'%.80s' names no target: give null:, malloc:size=SIZE or file:PATH.", spec);
+		return err_set(
+			e, -EINVAL,
+			"'%.80s' names no target: give null:, malloc:size=SIZE or file:PATH.",
+			spec);
 	args = calloc(1, d->args_size);
 	if (!args)
 		return err_set(e, -ENOMEM, "Out of memory.");
@@ -315,12 +328,17 @@ static int open_target(const char *spec, struct bdev **out, struct err *e)
 static int check_job(const struct options *o, const struct bdev *b, struct err *e)
 {
 	if (o->io_size % b->block_size)
-		return err_set(e, -EINVAL, "%s has blocks of %u bytes: -o %" PRIu64 " is not a multiple of that.", o->target,
-			       b->block_size, o->io_size);
+		return err_set(e, -EINVAL,
+			       "%s has blocks of %u bytes: -o %" PRIu64
+			       " is not a multiple of that.",
+			       o->target, b->block_size, o->io_size);
 	if (o->io_size > b->size)
-		return err_set(e, -EINVAL, "%s has only %" PRIu64 " bytes, less than one request (-o).", o->target, b->size);
+		return err_set(e, -EINVAL,
+			       "%s has only %" PRIu64 " bytes, less than one request (-o).",
+			       o->target, b->size);
 	if (b->readonly && o->read_percent < 100)
-		return err_set(e, -EROFS, "%s is read-only: '%s' cannot run on it.", o->target, o->pattern);
+		return err_set(e, -EROFS, "%s is read-only: '%s' cannot run on it.", o->target,
+			       o->pattern);
 	return 0;
 }
 
@@ -345,7 +363,7 @@ out:
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ the command line */
+/* --- the command line --- */
 
 static void usage(FILE *out)
 {
@@ -365,11 +383,13 @@ static void usage(FILE *out)
 		"Ctrl-C prints the results so far.\n");
 }
 
-static int set_number(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *out)
+static int set_number(const char *option, const char *text, uint64_t min, uint64_t max,
+		      uint64_t *out)
 {
 	if (size_parse(text, out) && *out >= min && *out <= max)
 		return -1;
-	fprintf(stderr, "riffle perf: %s must be from %" PRIu64 " to %" PRIu64 ", not '%s'.\n", option, min, max, text);
+	fprintf(stderr, "riffle perf: %s must be from %" PRIu64 " to %" PRIu64 ", not '%s'.\n",
+		option, min, max, text);
 	return EXIT_USAGE;
 }
 
@@ -378,7 +398,8 @@ static int set_pattern(struct options *o, bool mix_given)
 	static const struct {
 		const char *name;
 		uint64_t reads;
-	} patterns[] = { { "read", 100 }, { "write", 0 }, { "randread", 100 }, { "randwrite", 0 }, { "rw", 50 }, { "randrw", 50 } };
+	} patterns[] = { { "read", 100 },    { "write", 0 }, { "randread", 100 },
+			 { "randwrite", 0 }, { "rw", 50 },   { "randrw", 50 } };
 
 	for (size_t i = 0; i < ARRAY_SIZE(patterns); i++) {
 		if (strcmp(o->pattern, patterns[i].name) != 0)
@@ -387,7 +408,8 @@ static int set_pattern(struct options *o, bool mix_given)
 			o->read_percent = patterns[i].reads;
 		return -1;
 	}
-	fprintf(stderr, "riffle perf: there is no job '%s'. `riffle perf --help` lists them.\n", o->pattern);
+	fprintf(stderr, "riffle perf: there is no job '%s'. `riffle perf --help` lists them.\n",
+		o->pattern);
 	return EXIT_USAGE;
 }
 

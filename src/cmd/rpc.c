@@ -49,7 +49,9 @@ static int describe_method(const char *name)
 	const struct rpc_method *m = rpc_find(name);
 
 	if (!m) {
-		fprintf(stderr, "riffle rpc: there is no method '%s'. `riffle rpc --list` lists them.\n", name);
+		fprintf(stderr,
+			"riffle rpc: there is no method '%s'. `riffle rpc --list` lists them.\n",
+			name);
 		return EXIT_USAGE;
 	}
 	printf("%s: %s\n", m->name, m->help);
@@ -61,8 +63,10 @@ static int describe_method(const char *name)
 static int parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "socket", required_argument, NULL, 's' }, { "timeout", required_argument, NULL, 't' },
-		{ "list", no_argument, NULL, 'l' },	    { "help", no_argument, NULL, 'h' },
+		{ "socket", required_argument, NULL, 's' },
+		{ "timeout", required_argument, NULL, 't' },
+		{ "list", no_argument, NULL, 'l' },
+		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	int c;
@@ -94,13 +98,15 @@ static int parse(int argc, char **argv, struct options *o)
 	return -1;
 }
 
-/* ------------------------------------------------------------------------------------------------ one request */
+/* --- one request --- */
 
 static int send_request(int fd, json_t *request, struct err *e)
 {
 	char *text = json_dumps(request, JSON_COMPACT);
 	ssize_t n = text ? send(fd, text, strlen(text), MSG_NOSIGNAL) : -1;
-	int rc = text && n == (ssize_t)strlen(text) ? 0 : err_set(e, -EPIPE, "The daemon closed the connection.");
+	int rc = text && n == (ssize_t)strlen(text)
+			 ? 0
+			 : err_set(e, -EPIPE, "The daemon closed the connection.");
 
 	free(text);
 	return rc;
@@ -124,9 +130,11 @@ static int receive_response(int fd, json_t **out, struct err *e)
 		}
 		n = recv(fd, buf + len, room - len, 0);
 		if (n < 0 && errno == EAGAIN)
-			rc = err_set(e, -ETIMEDOUT, "The daemon has not answered in time. -t gives it longer.");
+			rc = err_set(e, -ETIMEDOUT,
+				     "The daemon has not answered in time. -t gives it longer.");
 		else if (n <= 0)
-			rc = err_set(e, -EPIPE, "The daemon closed the connection without an answer.");
+			rc = err_set(e, -EPIPE,
+				     "The daemon closed the connection without an answer.");
 		if (rc)
 			break;
 		len += (size_t)n;
@@ -150,7 +158,8 @@ static int exchange(const struct options *o, json_t *request, json_t **response,
 	if (rc) {
 		size_t n = strlen(e->text);
 
-		snprintf(e->text + n, sizeof(e->text) - n, " Is `riffle serve` running? -s names its socket.");
+		snprintf(e->text + n, sizeof(e->text) - n,
+			 " Is `riffle serve` running? -s names its socket.");
 		return rc;
 	}
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof(deadline));
@@ -165,16 +174,19 @@ static int exchange(const struct options *o, json_t *request, json_t **response,
 static int print_error(const char *method, json_t *error)
 {
 	const char *message = json_string_value(json_object_get(error, "message"));
-	const char *hint = json_string_value(json_object_get(json_object_get(error, "data"), "hint"));
+	const char *hint =
+		json_string_value(json_object_get(json_object_get(error, "data"), "hint"));
 
-	fprintf(stderr, "riffle rpc: %s: %s (%s, %lld)\n", method, hint ? hint : "failed", message ? message : "?",
+	fprintf(stderr, "riffle rpc: %s: %s (%s, %lld)\n", method, hint ? hint : "failed",
+		message ? message : "?",
 		(long long)json_integer_value(json_object_get(error, "code")));
 	return EXIT_ERROR;
 }
 
 static int print_response(const char *method, json_t *response)
 {
-	json_t *result = json_object_get(response, "result"), *error = json_object_get(response, "error");
+	json_t *result = json_object_get(response, "result"),
+	       *error = json_object_get(response, "error");
 
 	if (error)
 		return print_error(method, error);
@@ -204,7 +216,8 @@ int cmd_rpc(int argc, char **argv)
 		return EXIT_OK;
 	}
 	m = rpc_find(argv[optind]);
-	rc = args_from_words(m ? m->params : NULL, argv + optind + 1, argc - optind - 1, &params, &e);
+	rc = args_from_words(m ? m->params : NULL, argv + optind + 1, argc - optind - 1, &params,
+			     &e);
 	if (rc)
 		return fail("rpc", &e) + (EXIT_USAGE - EXIT_ERROR);
 	request = json_pack("{s:s, s:i, s:s}", "jsonrpc", "2.0", "id", 1, "method", argv[optind]);

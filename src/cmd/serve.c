@@ -47,10 +47,14 @@ static void usage(FILE *out)
 static int parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-		{ "cpumask", required_argument, NULL, 'm' }, { "rpc-socket", required_argument, NULL, 'r' },
-		{ "folder", required_argument, NULL, 'S' },  { "config", required_argument, NULL, 'c' },
-		{ "json", required_argument, NULL, 'c' },    { "verbose", no_argument, NULL, 'v' },
-		{ "help", no_argument, NULL, 'h' },	     { 0 },
+		{ "cpumask", required_argument, NULL, 'm' },
+		{ "rpc-socket", required_argument, NULL, 'r' },
+		{ "folder", required_argument, NULL, 'S' },
+		{ "config", required_argument, NULL, 'c' },
+		{ "json", required_argument, NULL, 'c' },
+		{ "verbose", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
 	};
 	int c;
 
@@ -80,13 +84,15 @@ static int parse(int argc, char **argv, struct options *o)
 		}
 	}
 	if (optind < argc) {
-		fprintf(stderr, "riffle serve: '%s' is not an option. `riffle serve --help` lists them.\n", argv[optind]);
+		fprintf(stderr,
+			"riffle serve: '%s' is not an option. `riffle serve --help` lists them.\n",
+			argv[optind]);
 		return EXIT_USAGE;
 	}
 	return -1;
 }
 
-/* ------------------------------------------------------------------------------------------------ start */
+/* --- start --- */
 
 /* Signals are taken by the main thread alone, one after the other. */
 static void block_signals(sigset_t *set)
@@ -104,12 +110,13 @@ static void block_signals(sigset_t *set)
 static int make_folder(const char *path, struct err *e)
 {
 	if (mkdir(path, 0755) < 0 && errno != EEXIST)
-		return err_field(e, -errno, "folder", path, NULL, "Cannot make the folder '%.150s': %s.", path,
-				 err_words(errno));
-	if (access(path, W_OK | X_OK) < 0)
 		return err_field(e, -errno, "folder", path, NULL,
-				 "Cannot put sockets into '%.150s': %s. Choose another folder with -S.", path,
-				 err_words(errno));
+				 "Cannot make the folder '%.150s': %s.", path, err_words(errno));
+	if (access(path, W_OK | X_OK) < 0)
+		return err_field(
+			e, -errno, "folder", path, NULL,
+			"Cannot put sockets into '%.150s': %s. Choose another folder with -S.",
+			path, err_words(errno));
 	return 0;
 }
 
@@ -131,7 +138,8 @@ static int choose_cpus(const char *cpumask, cpu_set_t *set, struct err *e)
 	if (cpumask)
 		return cpumask_parse(cpumask, set, e);
 	if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0)
-		return err_set(e, -errno, "Cannot read the CPUs this process may use: %s.", err_words(errno));
+		return err_set(e, -errno, "Cannot read the CPUs this process may use: %s.",
+			       err_words(errno));
 	CPU_ZERO(set);
 	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
 		if (CPU_ISSET(cpu, &allowed)) {
@@ -184,13 +192,15 @@ static int start(const struct options *o, struct err *e)
 		rc = server_start(e);
 	if (rc == 0)
 		log_note("ready: reactors on CPUs %s, RPC at %s, disks in %s",
-			 cpumask_format_list(&cpus, cpus_text, sizeof(cpus_text)), o->rpc_socket, o->folder);
+			 cpumask_format_list(&cpus, cpus_text, sizeof(cpus_text)), o->rpc_socket,
+			 o->folder);
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ stop */
+/* --- stop --- */
 
-/* I/O that does not return must not keep the daemon from ending: what was not completed was not acknowledged. */
+/* I/O that does not return must not keep the daemon from ending: what was not completed was not
+ * acknowledged. */
 static void *watch_stop_deadline(void *arg)
 {
 	(void)arg;

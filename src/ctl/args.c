@@ -34,7 +34,8 @@ static int set_strings(const struct param *p, void *args, const json_t *v, struc
 	size_t i;
 	int rc = 0;
 
-	json_array_foreach(v, i, item) {
+	json_array_foreach(v, i, item)
+	{
 		if (!json_is_string(item))
 			return param_wrong_type(p, type_words(item), e);
 		rc = param_add_string(p, args, json_string_value(item), e);
@@ -50,7 +51,8 @@ static int set(const struct param *p, void *args, json_t *v, struct err *e)
 		*(json_t **)param_at(p, args) = v;
 		return 0;
 	}
-	/* SPDK's own decoder takes numbers in strings for nothing, and so do we: "eight" and "8" are both strings. */
+	/* SPDK's own decoder takes numbers in strings for nothing, and so do we: "eight" and "8"
+	 * are both strings. */
 	if (json_is_integer(v))
 		return param_set_int(p, args, json_integer_value(v), e);
 	if (json_is_boolean(v))
@@ -74,8 +76,10 @@ int args_decode(const struct param *table, json_t *object, bool relaxed, void *a
 		object = NULL;
 	if (object && !json_is_object(object) && !json_is_null(object))
 		return err_field(e, -EINVAL, "params", type_words(object), "an object",
-				 "Parameters are named: params must be an object, not %s.", type_words(object));
-	json_object_foreach(object, key, value) {
+				 "Parameters are named: params must be an object, not %s.",
+				 type_words(object));
+	json_object_foreach(object, key, value)
+	{
 		const struct param *p = param_find(table, key);
 
 		if (!p && relaxed) {
@@ -133,7 +137,8 @@ json_t *args_encode(const struct param *table, const void *args)
 
 	for (const struct param *p = table; object && p->name; p++) {
 		json_t *v = p->obsolete || p->fixed ? NULL : encode(p, param_at(p, args));
-		bool unset = p->type == PARAM_TYPE_UINT && !p->required && *(uint64_t *)param_at(p, args) == p->def;
+		bool unset = p->type == PARAM_TYPE_UINT && !p->required &&
+			     *(uint64_t *)param_at(p, args) == p->def;
 
 		/* One of two parameters that stand for each other was given. */
 		if (p->unless && p->type == PARAM_TYPE_UINT && *(uint64_t *)param_at(p, args) == 0)
@@ -146,7 +151,7 @@ json_t *args_encode(const struct param *table, const void *args)
 	return object;
 }
 
-/* ------------------------------------------------------------------------------------------------ the command line */
+/* --- the command line --- */
 
 /* The JSON type that the table expects; without a table entry what the text looks like. */
 static json_t *value_from_text(const struct param *p, const char *text)
@@ -172,12 +177,14 @@ static int add_word(const struct param *table, const char *word, json_t *object,
 	if (!equals || equals == word)
 		return err_set(e, -EINVAL, "'%.80s' is neither key=value nor a JSON object.", word);
 	key = strndup(word, (size_t)(equals - word));
-	json_object_set_new(object, key, value_from_text(table ? param_find(table, key) : NULL, equals + 1));
+	json_object_set_new(object, key,
+			    value_from_text(table ? param_find(table, key) : NULL, equals + 1));
 	free(key);
 	return 0;
 }
 
-int args_from_words(const struct param *table, char *const *words, int n, json_t **out, struct err *e)
+int args_from_words(const struct param *table, char *const *words, int n, json_t **out,
+		    struct err *e)
 {
 	json_t *object = json_object(), *more;
 	json_error_t error;
@@ -190,7 +197,8 @@ int args_from_words(const struct param *table, char *const *words, int n, json_t
 		}
 		more = json_loads(words[i], JSON_REJECT_DUPLICATES, &error);
 		if (!more)
-			rc = err_set(e, -EINVAL, "Not valid JSON at column %d: %s.", error.column, error.text);
+			rc = err_set(e, -EINVAL, "Not valid JSON at column %d: %s.", error.column,
+				     error.text);
 		else
 			json_object_update(object, more);
 		json_decref(more);

@@ -11,11 +11,13 @@
 #include "export/list.h"
 #include "util/log.h"
 
-/* ------------------------------------------------------------------------------------------------ saving */
+/* --- saving --- */
 
-static void add_request(json_t *list, const char *method, const struct param *params, const void *args)
+static void add_request(json_t *list, const char *method, const struct param *params,
+			const void *args)
 {
-	json_array_append_new(list, json_pack("{s:s, s:o}", "method", method, "params", args_encode(params, args)));
+	json_array_append_new(list, json_pack("{s:s, s:o}", "method", method, "params",
+					      args_encode(params, args)));
 }
 
 static int add_bdev(struct bdev *b, void *list)
@@ -77,8 +79,8 @@ json_t *config_save(void)
 	json_t *all = json_array();
 
 	for (size_t i = 0; i < ARRAY_SIZE(subsystems); i++)
-		json_array_append_new(all, json_pack("{s:s, s:o}", "subsystem", subsystems[i].name, "config",
-						     config_of(subsystems[i].name)));
+		json_array_append_new(all, json_pack("{s:s, s:o}", "subsystem", subsystems[i].name,
+						     "config", config_of(subsystems[i].name)));
 	return json_pack("{s:o}", "subsystems", all);
 }
 
@@ -90,19 +92,21 @@ json_t *config_subsystems(void)
 		json_t *o = json_pack("{s:s, s:[]}", "subsystem", subsystems[i].name, "depends_on");
 
 		if (subsystems[i].depends_on)
-			json_array_append_new(json_object_get(o, "depends_on"), json_string(subsystems[i].depends_on));
+			json_array_append_new(json_object_get(o, "depends_on"),
+					      json_string(subsystems[i].depends_on));
 		json_array_append_new(all, o);
 	}
 	return all;
 }
 
-/* ------------------------------------------------------------------------------------------------ loading */
+/* --- loading --- */
 
 /* Methods that make something others may need must not be skipped; options of SPDK may. */
 static bool makes_something(const char *method)
 {
-	return strstr(method, "_create") || strstr(method, "_attach") || strstr(method, "_construct") ||
-	       strstr(method, "_add_") || strstr(method, "_register");
+	return strstr(method, "_create") || strstr(method, "_attach") ||
+	       strstr(method, "_construct") || strstr(method, "_add_") ||
+	       strstr(method, "_register");
 }
 
 static int load_request(json_t *request, const char *place, struct err *e)
@@ -136,14 +140,17 @@ static int load_subsystem(json_t *s, size_t index, struct err *e)
 	int rc = 0;
 
 	if (!name)
-		return err_set(e, -EINVAL, "subsystems[%zu] has no \"subsystem\" with its name.", index);
+		return err_set(e, -EINVAL, "subsystems[%zu] has no \"subsystem\" with its name.",
+			       index);
 	if (!find(name)) {
 		log_warn("subsystems[%zu]: '%s' is not known here and was skipped", index, name);
 		return 0;
 	}
 	if (config && !json_is_null(config) && !json_is_array(config))
-		return err_set(e, -EINVAL, "subsystems[%zu].config must be a list of requests.", index);
-	json_array_foreach(config, i, request) {
+		return err_set(e, -EINVAL, "subsystems[%zu].config must be a list of requests.",
+			       index);
+	json_array_foreach(config, i, request)
+	{
 		snprintf(place, sizeof(place), "subsystems[%zu].config[%zu]", index, i);
 		rc = load_request(request, place, e);
 		if (rc)
@@ -162,7 +169,8 @@ int config_load(json_t *config, struct err *e)
 		return err_set(e, -EINVAL, "A configuration is an object with \"subsystems\".");
 	if (!json_is_array(list))
 		return err_set(e, -EINVAL, "\"subsystems\" must be a list.");
-	json_array_foreach(list, i, s) {
+	json_array_foreach(list, i, s)
+	{
 		rc = load_subsystem(s, i, e);
 		if (rc)
 			break;
@@ -180,7 +188,8 @@ int config_load_file(const char *path, struct err *e)
 	if (!config && error.line < 0)
 		return err_set(e, -ENOENT, "%.150s: %.120s.", path, error.text);
 	if (!config)
-		return err_set(e, -EINVAL, "%.150s: line %d, column %d: %.120s.", path, error.line, error.column, error.text);
+		return err_set(e, -EINVAL, "%.150s: line %d, column %d: %.120s.", path, error.line,
+			       error.column, error.text);
 	rc = config_load(config, &inner);
 	json_decref(config);
 	return rc ? err_set(e, rc, "%.150s: %s", path, inner.text) : 0;

@@ -1,7 +1,8 @@
 /*
  * Configuration: the list of requests that made the present state, in SPDK's format:
  *
- *	{"subsystems": [{"subsystem": "bdev", "config": [{"method": "bdev_malloc_create", "params": {...}}, ...]}, ...]}
+ *	{"subsystems": [{"subsystem": "bdev", "config": [{"method": "bdev_malloc_create", "params":
+ *{...}}, ...]}, ...]}
  *
  * Saving walks the registries; loading calls the methods. Control threads.
  */
@@ -20,8 +21,9 @@ json_t *config_of(const char *subsystem);
 json_t *config_subsystems(void);
 
 /*
- * Make what config describes. Subsystems and options of SPDK that riffle does not have are skipped with a warning; the first request that
- * fails ends it, and the error names its place. What was made before stays.
+ * Make what config describes. Subsystems and options of SPDK that riffle does not have are skipped
+ * with a warning; the first request that fails ends it, and the error names its place. What was
+ * made before stays.
  */
 int config_load(json_t *config, struct err *e);
 int config_load_file(const char *path, struct err *e);

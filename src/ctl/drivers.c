@@ -15,10 +15,10 @@ struct delete_args {
 	char *name;
 };
 
-static const struct param delete_params[] = {
-	PARAM_STRING(struct delete_args, name, .required = true, .min = 1, .help = "the disk to delete"),
-	{ 0 }
-};
+static const struct param delete_params[] = { PARAM_STRING(struct delete_args, name,
+							   .required = true, .min = 1,
+							   .help = "the disk to delete"),
+					      { 0 } };
 
 const struct bdev_driver *driver_find(const char *name)
 {

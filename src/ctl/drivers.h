@@ -1,4 +1,5 @@
-/* Every driver of bdevs, and the methods that their tables give: bdev_NAME_create, bdev_NAME_delete. */
+/* Every driver of bdevs, and the methods that their tables give: bdev_NAME_create,
+ * bdev_NAME_delete. */
 #ifndef CTL_DRIVERS_H
 #define CTL_DRIVERS_H
 

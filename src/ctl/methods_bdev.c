@@ -7,27 +7,29 @@
 #include "ctl/rpc.h"
 #include "util/ticks.h"
 
-/* ------------------------------------------------------------------------------------------------ bdev_get_bdevs */
+/* --- bdev_get_bdevs --- */
 
 struct get_args {
 	char *name;
 	uint64_t timeout;
 };
 
-static const struct param get_params[] = {
-	PARAM_STRING(struct get_args, name, .min = 1, .help = "only this one"),
-	PARAM_UINT(struct get_args, timeout, .obsolete = true),
-	{ 0 }
-};
+static const struct param get_params[] = { PARAM_STRING(struct get_args, name, .min = 1,
+							.help = "only this one"),
+					   PARAM_UINT(struct get_args, timeout, .obsolete = true),
+					   { 0 } };
 
 static json_t *io_types(const struct bdev *b)
 {
-	static const char *const never[] = { "nvme_admin", "nvme_io", "nvme_io_md", "zcopy", "get_zone_info",
-					     "zone_management", "zone_append", "compare", "compare_and_write", "abort",
-					     "seek_hole", "seek_data", "copy", "nvme_iov_md" };
-	json_t *types = json_pack("{s:b, s:b, s:b, s:b, s:b, s:b}", "read", 1, "write", bdev_can(b, BDEV_WRITE), "unmap",
-				  bdev_can(b, BDEV_DISCARD), "flush", 1, "reset", 0, "write_zeroes",
-				  bdev_can(b, BDEV_WRITE_ZEROES));
+	static const char *const never[] = { "nvme_admin",  "nvme_io",	     "nvme_io_md",
+					     "zcopy",	    "get_zone_info", "zone_management",
+					     "zone_append", "compare",	     "compare_and_write",
+					     "abort",	    "seek_hole",     "seek_data",
+					     "copy",	    "nvme_iov_md" };
+	json_t *types =
+		json_pack("{s:b, s:b, s:b, s:b, s:b, s:b}", "read", 1, "write",
+			  bdev_can(b, BDEV_WRITE), "unmap", bdev_can(b, BDEV_DISCARD), "flush", 1,
+			  "reset", 0, "write_zeroes", bdev_can(b, BDEV_WRITE_ZEROES));
 
 	for (size_t i = 0; i < ARRAY_SIZE(never); i++)
 		json_object_set_new(types, never[i], json_false());
@@ -38,8 +40,9 @@ static json_t *io_types(const struct bdev *b)
 static json_t *driver_specific(const struct bdev *b)
 {
 	json_t *args = args_encode(b->driver->params, b->args), *object = json_object();
-	static const char *const common[] = { "name",	    "uuid", "num_blocks", "block_size",
-					      "physical_block_size", "size" };
+	static const char *const common[] = {
+		"name", "uuid", "num_blocks", "block_size", "physical_block_size", "size"
+	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(common); i++)
 		json_object_del(args, common[i]);
@@ -55,12 +58,14 @@ static json_t *describe(const struct bdev *b)
 	json_t *o;
 
 	uuid_format(&b->uuid, uuid);
-	o = json_pack("{s:s, s:[s], s:s, s:I, s:I, s:s, s:i, s:{s:i, s:i, s:i, s:i}, s:b, s:b, s:o, s:o}", "name", b->name,
-		      "aliases", uuid, "product_name", b->driver->product_name, "block_size", (json_int_t)b->block_size,
-		      "num_blocks", (json_int_t)(b->size / b->block_size), "uuid", uuid, "numa_id", -1,
-		      "assigned_rate_limits", "rw_ios_per_sec", 0, "rw_mbytes_per_sec", 0, "r_mbytes_per_sec", 0,
-		      "w_mbytes_per_sec", 0, "claimed", b->users > 0, "zoned", 0, "supported_io_types", io_types(b),
-		      "driver_specific", driver_specific(b));
+	o = json_pack(
+		"{s:s, s:[s], s:s, s:I, s:I, s:s, s:i, s:{s:i, s:i, s:i, s:i}, s:b, s:b, s:o, s:o}",
+		"name", b->name, "aliases", uuid, "product_name", b->driver->product_name,
+		"block_size", (json_int_t)b->block_size, "num_blocks",
+		(json_int_t)(b->size / b->block_size), "uuid", uuid, "numa_id", -1,
+		"assigned_rate_limits", "rw_ios_per_sec", 0, "rw_mbytes_per_sec", 0,
+		"r_mbytes_per_sec", 0, "w_mbytes_per_sec", 0, "claimed", b->users > 0, "zoned", 0,
+		"supported_io_types", io_types(b), "driver_specific", driver_specific(b));
 	if (b->users)
 		json_object_set_new(o, "claim_type", json_string("exclusive_write"));
 	if (b->physical_block_size != b->block_size)
@@ -100,14 +105,17 @@ static int check_found(struct listing *l, struct err *e)
 	if (json_array_size(l->list) >= l->n)
 		return 0;
 	json_decref(l->list);
-	return err_field(e, -ENODEV, "name", l->names[0], NULL, "There is no bdev named '%s'%s. bdev_get_bdevs lists them.",
-			 l->names[0], l->n > 1 ? " or one of the others" : "");
+	return err_field(e, -ENODEV, "name", l->names[0], NULL,
+			 "There is no bdev named '%s'%s. bdev_get_bdevs lists them.", l->names[0],
+			 l->n > 1 ? " or one of the others" : "");
 }
 
 static int get_bdevs(const struct rpc_method *m, void **args, json_t **result, struct err *e)
 {
 	struct get_args *a = *args;
-	struct listing l = { .list = json_array(), .names = (const char *const *)&a->name, .n = a->name != NULL };
+	struct listing l = { .list = json_array(),
+			     .names = (const char *const *)&a->name,
+			     .n = a->name != NULL };
 	int rc;
 
 	(void)m;
@@ -118,7 +126,7 @@ static int get_bdevs(const struct rpc_method *m, void **args, json_t **result, s
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ bdev_get_iostat */
+/* --- bdev_get_iostat --- */
 
 struct iostat_args {
 	struct param_strings names;
@@ -129,7 +137,8 @@ struct iostat_args {
 static const struct param iostat_params[] = {
 	PARAM_STRINGS(struct iostat_args, names, .help = "only these"),
 	PARAM_STRING(struct iostat_args, name, .help = "only this one"),
-	PARAM_BOOL(struct iostat_args, per_channel, .help = "one entry per open queue; needs one name"),
+	PARAM_BOOL(struct iostat_args, per_channel,
+		   .help = "one entry per open queue; needs one name"),
 	PARAM_STRING(struct iostat_args, reset_mode, .help = "none: counters are never reset"),
 	{ 0 }
 };
@@ -199,7 +208,7 @@ static int channels_of(struct bdev *b, void *arg)
 
 	if (!wanted(l, b))
 		return 0;
-	list_for_each(q, &b->queues, node) {
+	list_for_each (q, &b->queues, node) {
 		json_t *o = json_pack("{s:i}", "thread_id", reactor_index(q->reactor) + 1);
 
 		put_stats(o, &q->stats);
@@ -214,14 +223,15 @@ static int get_channels(struct listing *l, json_t **result, struct err *e)
 	int rc;
 
 	if (l->n != 1)
-		return err_field(e, -EINVAL, "per_channel", "true", NULL, "per_channel needs exactly one name.");
+		return err_field(e, -EINVAL, "per_channel", "true", NULL,
+				 "per_channel needs exactly one name.");
 	rc = bdev_get(l->names[0], &b, e);
 	if (rc)
 		return rc;
 	l->list = json_array();
 	bdev_for_each(channels_of, l);
-	*result = json_pack("{s:I, s:I, s:s, s:o}", "tick_rate", (json_int_t)ticks_hz(), "ticks", (json_int_t)ticks(), "name",
-			    b->name, "channels", l->list);
+	*result = json_pack("{s:I, s:I, s:s, s:o}", "tick_rate", (json_int_t)ticks_hz(), "ticks",
+			    (json_int_t)ticks(), "name", b->name, "channels", l->list);
 	bdev_put(b);
 	return 0;
 }
@@ -234,8 +244,9 @@ static int get_iostat(const struct rpc_method *m, void **args, json_t **result, 
 
 	(void)m;
 	if (a->reset_mode && strcmp(a->reset_mode, "none") != 0)
-		return err_field(e, -EINVAL, "reset_mode", a->reset_mode, "none",
-				 "Counters are not reset here: take the difference of two readings.");
+		return err_field(
+			e, -EINVAL, "reset_mode", a->reset_mode, "none",
+			"Counters are not reset here: take the difference of two readings.");
 	if (a->name && l.n == 0) {
 		l.names = (const char *const *)&a->name;
 		l.n = 1;
@@ -246,15 +257,19 @@ static int get_iostat(const struct rpc_method *m, void **args, json_t **result, 
 	bdev_for_each(stat_one, &l);
 	rc = check_found(&l, e);
 	if (rc == 0)
-		*result = json_pack("{s:I, s:I, s:o}", "tick_rate", (json_int_t)ticks_hz(), "ticks", (json_int_t)ticks(),
-				    "bdevs", l.list);
+		*result = json_pack("{s:I, s:I, s:o}", "tick_rate", (json_int_t)ticks_hz(), "ticks",
+				    (json_int_t)ticks(), "bdevs", l.list);
 	return rc;
 }
 
-const struct rpc_method bdev_methods[] = {
-	{ .name = "bdev_get_bdevs", .help = "all bdevs, or one", .params = get_params, .args_size = sizeof(struct get_args),
-	  .fn = get_bdevs },
-	{ .name = "bdev_get_iostat", .help = "what bdevs have done", .params = iostat_params,
-	  .args_size = sizeof(struct iostat_args), .fn = get_iostat },
-	{ 0 }
-};
+const struct rpc_method bdev_methods[] = { { .name = "bdev_get_bdevs",
+					     .help = "all bdevs, or one",
+					     .params = get_params,
+					     .args_size = sizeof(struct get_args),
+					     .fn = get_bdevs },
+					   { .name = "bdev_get_iostat",
+					     .help = "what bdevs have done",
+					     .params = iostat_params,
+					     .args_size = sizeof(struct iostat_args),
+					     .fn = get_iostat },
+					   { 0 } };

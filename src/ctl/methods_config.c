@@ -6,10 +6,10 @@ struct load_args {
 	json_t *subsystems;
 };
 
-static const struct param load_params[] = {
-	PARAM_RAW(struct load_args, subsystems, .required = true, .help = "as save_config returns it"),
-	{ 0 }
-};
+static const struct param load_params[] = { PARAM_RAW(struct load_args, subsystems,
+						      .required = true,
+						      .help = "as save_config returns it"),
+					    { 0 } };
 
 static int save(const struct rpc_method *m, void **args, json_t **result, struct err *e)
 {
@@ -32,10 +32,14 @@ static int load(const struct rpc_method *m, void **args, json_t **result, struct
 	return rc;
 }
 
-const struct rpc_method config_methods[] = {
-	{ .name = "save_config", .help = "the requests that make the present state", .fn = save,
-	  .decode_error = RPC_DECODE_REFUSED },
-	{ .name = "load_config", .help = "make what a saved configuration describes", .params = load_params,
-	  .args_size = sizeof(struct load_args), .fn = load, .decode_error = RPC_DECODE_INVALID },
-	{ 0 }
-};
+const struct rpc_method config_methods[] = { { .name = "save_config",
+					       .help = "the requests that make the present state",
+					       .fn = save,
+					       .decode_error = RPC_DECODE_REFUSED },
+					     { .name = "load_config",
+					       .help = "make what a saved configuration describes",
+					       .params = load_params,
+					       .args_size = sizeof(struct load_args),
+					       .fn = load,
+					       .decode_error = RPC_DECODE_INVALID },
+					     { 0 } };

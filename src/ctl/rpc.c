@@ -11,7 +11,7 @@
 
 #define METHODS_MAX 256
 
-/* ------------------------------------------------------------------------------------------------ the table */
+/* --- the table --- */
 
 static const struct rpc_method *table[METHODS_MAX + 1];
 static struct rpc_method driver_methods[METHODS_MAX];
@@ -51,11 +51,12 @@ const struct rpc_method *rpc_find(const char *name)
 	return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ one call */
+/* --- one call --- */
 
 static const struct param no_params[] = { { 0 } };
 
-int rpc_call(const struct rpc_method *m, json_t *params, json_t **result, struct err *e, bool *decoded)
+int rpc_call(const struct rpc_method *m, json_t *params, json_t **result, struct err *e,
+	     bool *decoded)
 {
 	const struct param *p = m->params ? m->params : no_params;
 	void *args = calloc(1, m->args_size ? m->args_size : 1);
@@ -77,7 +78,7 @@ int rpc_call(const struct rpc_method *m, json_t *params, json_t **result, struct
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ responses */
+/* --- responses --- */
 
 static json_t *respond(json_t *id, const char *key, json_t *value)
 {
@@ -151,11 +152,12 @@ static json_t *method_not_found(json_t *id, const char *name)
 {
 	struct err e = { 0 };
 
-	err_field(&e, -ENOENT, "method", name, NULL, "There is no method '%.80s'. rpc_get_methods lists them.", name);
+	err_field(&e, -ENOENT, "method", name, NULL,
+		  "There is no method '%.80s'. rpc_get_methods lists them.", name);
 	return respond(id, "error", error_object(RPC_METHOD_NOT_FOUND, "Method not found", &e));
 }
 
-/* ------------------------------------------------------------------------------------------------ requests */
+/* --- requests --- */
 
 static json_t *run(const struct rpc_method *m, json_t *id, json_t *params)
 {
@@ -168,7 +170,8 @@ static json_t *run(const struct rpc_method *m, json_t *id, json_t *params)
 		return respond(id, "result", result ? result : json_true());
 	if (!decoded)
 		return respond(id, "error", decode_error(m, &e));
-	return respond(id, "error", error_object(m->error_code ? m->error_code : rc, err_words(rc), &e));
+	return respond(id, "error",
+		       error_object(m->error_code ? m->error_code : rc, err_words(rc), &e));
 }
 
 static bool id_valid(const json_t *id)
@@ -183,7 +186,8 @@ static json_t *handle_one(json_t *request)
 	const char *name, *version;
 
 	if (!json_is_object(request))
-		return invalid_request(NULL, "A request is an object with 'method', 'params' and 'id'.");
+		return invalid_request(NULL,
+				       "A request is an object with 'method', 'params' and 'id'.");
 	id = json_object_get(request, "id");
 	if (!id_valid(id))
 		return invalid_request(NULL, "'id' must be a number, a string or null.");
@@ -208,7 +212,8 @@ static json_t *handle_batch(json_t *batch)
 	json_t *responses = json_array(), *item;
 	size_t i;
 
-	json_array_foreach(batch, i, item) {
+	json_array_foreach(batch, i, item)
+	{
 		json_t *r = handle_one(item);
 
 		if (r)

@@ -41,7 +41,7 @@ static struct {
 	bool running, stopping;
 } server = { .fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER, .gone = PTHREAD_COND_INITIALIZER };
 
-/* ------------------------------------------------------------------------------------------------ one connection */
+/* --- one connection --- */
 
 static int send_all(int fd, const char *text, size_t len)
 {
@@ -81,15 +81,16 @@ static int send_response(struct conn *c, json_t *response)
 static int handle_text(struct conn *c, const char *text, size_t len)
 {
 	json_error_t error;
-	json_t *request = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error), *response;
+	json_t *request = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error),
+	       *response;
 	char detail[256];
 
 	if (request) {
 		response = rpc_handle(request);
 		json_decref(request);
 	} else {
-		snprintf(detail, sizeof(detail), "Not valid JSON: %.150s (line %d, column %d).", error.text, error.line,
-			 error.column);
+		snprintf(detail, sizeof(detail), "Not valid JSON: %.150s (line %d, column %d).",
+			 error.text, error.line, error.column);
 		response = rpc_parse_error(detail);
 	}
 	return send_response(c, response);
@@ -107,7 +108,10 @@ static int handle_buffer(struct conn *c)
 		if (r == FRAME_MORE)
 			break;
 		if (r == FRAME_BAD) {
-			send_response(c, rpc_parse_error("Requests are JSON objects or lists of them, at most 64 levels deep."));
+			send_response(
+				c,
+				rpc_parse_error(
+					"Requests are JSON objects or lists of them, at most 64 levels deep."));
 			return -EPROTO;
 		}
 		rc = handle_text(c, c->buf + start, c->frame.at);
@@ -160,7 +164,8 @@ static void *conn_main(void *arg)
 	serve(c);
 	pthread_mutex_lock(&server.lock);
 	list_del(&c->node);
-	close(c->fd); /* under the lock, so that server_stop() never shuts down a number that is another's by now */
+	close(c->fd); /* under the lock, so that server_stop() never shuts down a number that is
+			 another's by now */
 	server.conns_n--;
 	pthread_cond_broadcast(&server.gone);
 	pthread_mutex_unlock(&server.lock);
@@ -169,7 +174,7 @@ static void *conn_main(void *arg)
 	return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ accepting */
+/* --- accepting --- */
 
 static int start_conn(int fd)
 {
@@ -227,13 +232,16 @@ static int take_lock(const char *path, struct err *e)
 	snprintf(name, sizeof(name), "%s.lock", path);
 	fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
-		return err_field(e, -errno, "rpc_socket", path, NULL,
-				 "Cannot make '%.150s': %s. Does the folder exist, and may this user write to it?", name,
-				 err_words(errno));
+		return err_field(
+			e, -errno, "rpc_socket", path, NULL,
+			"Cannot make '%.150s': %s. Does the folder exist, and may this user write to it?",
+			name, err_words(errno));
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 		close(fd);
-		return err_field(e, -EADDRINUSE, "rpc_socket", path, NULL,
-				 "Another riffle serves '%.150s' already. Stop it, or choose another RPC socket with -r.", path);
+		return err_field(
+			e, -EADDRINUSE, "rpc_socket", path, NULL,
+			"Another riffle serves '%.150s' already. Stop it, or choose another RPC socket with -r.",
+			path);
 	}
 	server.lock_fd = fd;
 	return 0;
@@ -281,7 +289,7 @@ static void close_connections(void)
 
 	pthread_mutex_lock(&server.lock);
 	server.stopping = true;
-	list_for_each(c, &server.conns, node)
+	list_for_each (c, &server.conns, node)
 		shutdown(c->fd, SHUT_RD); /* a reply on its way still goes out */
 	while (server.conns_n > 0)
 		pthread_cond_wait(&server.gone, &server.lock);

@@ -35,7 +35,7 @@ static uint32_t *use_of(const struct vhost_blk_req *req)
 	return &req->mem->use[req->q->vq->index].inflight;
 }
 
-/* ------------------------------------------------------------------------------------------------ the end of a request */
+/* --- the end of a request --- */
 
 static noinline void log_written(const struct vhost_blk_req *req, uint8_t status)
 {
@@ -53,7 +53,8 @@ static inline void give_back(struct vhost_blk_req *req, uint32_t written)
 	struct vhost_blk_queue *q = req->q;
 
 	virtq_push(q->vq, req->head, written);
-	store_release(use_of(req), *use_of(req) - 1); /* the buffers must not be touched after this */
+	store_release(use_of(req),
+		      *use_of(req) - 1); /* the buffers must not be touched after this */
 	q->inflight--;
 	reactor_flush(&q->flush);
 }
@@ -82,7 +83,8 @@ static void vhost_blk_done(struct task *t)
 		}
 		finish(req, VIRTIO_BLK_S_OK);
 	} else {
-		finish(req, req->io.status == -EOPNOTSUPP ? VIRTIO_BLK_S_UNSUPP : VIRTIO_BLK_S_IOERR);
+		finish(req,
+		       req->io.status == -EOPNOTSUPP ? VIRTIO_BLK_S_UNSUPP : VIRTIO_BLK_S_IOERR);
 	}
 }
 
@@ -100,11 +102,12 @@ static void vhost_blk_flush(struct task *t)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ its beginning */
+/* --- its beginning --- */
 
-/* hot. [first, first + n) of the chain becomes the request's own list, without the first `skip` and the last `drop` bytes. */
-static inline void keep_iov(struct vhost_blk_req *req, const struct virtq_chain *c, unsigned first, unsigned n,
-			    size_t skip, size_t drop)
+/* hot. [first, first + n) of the chain becomes the request's own list, without the first `skip` and
+ * the last `drop` bytes. */
+static inline void keep_iov(struct vhost_blk_req *req, const struct virtq_chain *c, unsigned first,
+			    unsigned n, size_t skip, size_t drop)
 {
 	const struct iovec *iov = c->iov + first;
 	struct vhost_blk_queue *q = req->q;
@@ -133,7 +136,8 @@ static inline void keep_iov(struct vhost_blk_req *req, const struct virtq_chain 
 }
 
 /* hot */
-static inline void submit(struct vhost_blk_req *req, enum bdev_op op, uint8_t flags, uint64_t offset, uint32_t len)
+static inline void submit(struct vhost_blk_req *req, enum bdev_op op, uint8_t flags,
+			  uint64_t offset, uint32_t len)
 {
 	req->io.op = (uint8_t)op;
 	req->io.flags = flags;
@@ -142,10 +146,12 @@ static inline void submit(struct vhost_blk_req *req, enum bdev_op op, uint8_t fl
 	bdev_submit(&req->io);
 }
 
-/* hot. Data of a read or write must be whole sectors inside the disk; the whole chain is checked at once. */
+/* hot. Data of a read or write must be whole sectors inside the disk; the whole chain is checked at
+ * once. */
 static inline bool data_fits(const struct vhost_blk_queue *q, uint64_t sector, uint32_t len)
 {
-	return len % VIRTIO_BLK_SECTOR_SIZE == 0 && sector <= q->disk->size >> VIRTIO_BLK_SECTOR_SHIFT &&
+	return len % VIRTIO_BLK_SECTOR_SIZE == 0 &&
+	       sector <= q->disk->size >> VIRTIO_BLK_SECTOR_SHIFT &&
 	       range_fits(sector << VIRTIO_BLK_SECTOR_SHIFT, len, q->disk->size);
 }
 
@@ -154,7 +160,8 @@ static void start_read(struct vhost_blk_req *req, const struct virtq_chain *c, u
 {
 	uint32_t len = c->in_len - 1;
 
-	if (unlikely(c->out_len != sizeof(struct virtio_blk_req_hdr) || !data_fits(req->q, sector, len))) {
+	if (unlikely(c->out_len != sizeof(struct virtio_blk_req_hdr) ||
+		     !data_fits(req->q, sector, len))) {
 		finish(req, VIRTIO_BLK_S_IOERR);
 		return;
 	}
@@ -173,7 +180,8 @@ static void start_write(struct vhost_blk_req *req, const struct virtq_chain *c, 
 		return;
 	}
 	keep_iov(req, c, 0, c->out_n, sizeof(struct virtio_blk_req_hdr), 0);
-	submit(req, BDEV_WRITE, READ_ONCE(req->q->write_through) ? BDEV_FUA : 0, sector << VIRTIO_BLK_SECTOR_SHIFT, len);
+	submit(req, BDEV_WRITE, READ_ONCE(req->q->write_through) ? BDEV_FUA : 0,
+	       sector << VIRTIO_BLK_SECTOR_SHIFT, len);
 }
 
 static void start_get_id(struct vhost_blk_req *req, const struct virtq_chain *c)
@@ -195,16 +203,20 @@ static void submit_range(struct vhost_blk_req *req)
 	uint8_t flags = 0;
 
 	if (req->io.op == BDEV_WRITE_ZEROES)
-		flags = (uint8_t)((unmap ? 0 : BDEV_NO_UNMAP) | (READ_ONCE(req->q->write_through) ? BDEV_FUA : 0));
+		flags = (uint8_t)((unmap ? 0 : BDEV_NO_UNMAP) |
+				  (READ_ONCE(req->q->write_through) ? BDEV_FUA : 0));
 	submit(req, req->io.op, flags, from_le64(r->sector) << VIRTIO_BLK_SECTOR_SHIFT,
 	       from_le32(r->num_sectors) << VIRTIO_BLK_SECTOR_SHIFT);
 }
 
 /* The status that the range deserves before anything is done. */
-static uint8_t check_seg(const struct vhost_blk_queue *q, const struct virtio_blk_range *r, enum bdev_op op)
+static uint8_t check_seg(const struct vhost_blk_queue *q, const struct virtio_blk_range *r,
+			 enum bdev_op op)
 {
-	uint32_t flags = from_le32(r->flags), allowed = op == BDEV_DISCARD ? 0 : VIRTIO_BLK_WRITE_ZEROES_F_UNMAP;
-	uint64_t sector = from_le64(r->sector), len = (uint64_t)from_le32(r->num_sectors) << VIRTIO_BLK_SECTOR_SHIFT;
+	uint32_t flags = from_le32(r->flags),
+		 allowed = op == BDEV_DISCARD ? 0 : VIRTIO_BLK_WRITE_ZEROES_F_UNMAP;
+	uint64_t sector = from_le64(r->sector), len = (uint64_t)from_le32(r->num_sectors)
+						      << VIRTIO_BLK_SECTOR_SHIFT;
 
 	if (flags & ~allowed)
 		return VIRTIO_BLK_S_UNSUPP;
@@ -219,7 +231,8 @@ static uint8_t check_seg(const struct vhost_blk_queue *q, const struct virtio_bl
 /* Copies the ranges into the request; the status they deserve. */
 static uint8_t take_ranges(struct vhost_blk_req *req, const struct virtq_chain *c, enum bdev_op op)
 {
-	uint32_t len = c->out_len - (uint32_t)sizeof(struct virtio_blk_req_hdr), n = len / sizeof(req->seg[0]);
+	uint32_t len = c->out_len - (uint32_t)sizeof(struct virtio_blk_req_hdr),
+		 n = len / sizeof(req->seg[0]);
 	uint8_t worst = VIRTIO_BLK_S_OK;
 
 	if (req->q->disk->readonly)
@@ -248,7 +261,8 @@ static void start_ranges(struct vhost_blk_req *req, const struct virtq_chain *c,
 	submit_range(req);
 }
 
-static noinline void start_other(struct vhost_blk_req *req, const struct virtq_chain *c, uint32_t type)
+static noinline void start_other(struct vhost_blk_req *req, const struct virtq_chain *c,
+				 uint32_t type)
 {
 	switch (type) {
 	case VIRTIO_BLK_T_FLUSH:
@@ -274,7 +288,8 @@ static inline bool copy_header(const struct virtq_chain *c, struct virtio_blk_re
 {
 	if (likely(c->out_n && c->iov[0].iov_len >= sizeof(*hdr))) {
 		memcpy(hdr, c->iov[0].iov_base, sizeof(*hdr));
-		/* The copy is what is checked and used: the compiler must not go back to the guest's. */
+		/* The copy is what is checked and used: the compiler must not go back to the
+		 * guest's. */
 		__asm__ __volatile__("" ::: "memory");
 		return true;
 	}
@@ -325,7 +340,7 @@ static unsigned vhost_blk_poll(struct poller *p)
 	return n;
 }
 
-/* ------------------------------------------------------------------------------------------------ polled or armed */
+/* --- polled or armed --- */
 
 static bool vhost_blk_arm(struct poller *p)
 {
@@ -349,7 +364,7 @@ static void vhost_blk_kicked(struct watch *w)
 	poller_wake(&q->poller);
 }
 
-/* ------------------------------------------------------------------------------------------------ start, stop */
+/* --- start, stop --- */
 
 static void queue_free(struct vhost_blk_queue *q)
 {
@@ -369,7 +384,8 @@ static int queue_alloc(struct bdev *b, struct virtq *vq, struct vhost_blk_queue 
 	q->req_stride = ROUND_UP(sizeof(struct vhost_blk_req) + b->ctx_size, CACHE_LINE);
 	q->reqs = aligned_alloc(CACHE_LINE, q->req_stride * vq->num);
 	q->iovs_len = sizeof(struct iovec) * VIRTQ_IOV_MAX * vq->num;
-	iovs = mmap(NULL, q->iovs_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	iovs = mmap(NULL, q->iovs_len, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (iovs != MAP_FAILED)
 		q->iovs = iovs;
 	if (!q->reqs || !q->iovs) {
@@ -381,8 +397,8 @@ static int queue_alloc(struct bdev *b, struct virtq *vq, struct vhost_blk_queue 
 	return 0;
 }
 
-static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *disk, struct virtq *vq, int kick_fd,
-		       struct reactor *r, bool write_through)
+static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *disk,
+		       struct virtq *vq, int kick_fd, struct reactor *r, bool write_through)
 {
 	q->poller = (struct poller){
 		.fn = vhost_blk_poll,
@@ -415,8 +431,9 @@ static int start_here(void *arg)
 	return rc;
 }
 
-int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, struct virtq *vq, int kick_fd,
-			  struct reactor *r, bool write_through, struct vhost_blk_queue **out, struct err *e)
+int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, struct virtq *vq,
+			  int kick_fd, struct reactor *r, bool write_through,
+			  struct vhost_blk_queue **out, struct err *e)
 {
 	struct vhost_blk_queue *q;
 	int rc = queue_alloc(b, vq, &q);
@@ -455,14 +472,16 @@ static int stop_here(void *arg)
 	poller_del(&q->poller);
 	if (q->kick_fd >= 0)
 		watch_stop(&q->kick);
-	/* What ended in this turn is published by its flush, which has a request to be in flight still or has run. */
+	/* What ended in this turn is published by its flush, which has a request to be in flight
+	 * still or has run. */
 	if (q->inflight == 0 && !q->flush.next)
 		return 0;
 	q->drained = &s->drained;
 	return 1;
 }
 
-/* Their buffers are the guest's memory: there is no leaving before the last has ended, only saying so. */
+/* Their buffers are the guest's memory: there is no leaving before the last has ended, only saying
+ * so. */
 static void wait_drained(struct stop *s, const char *name)
 {
 	for (unsigned waited = 0;;) {
@@ -475,8 +494,9 @@ static void wait_drained(struct stop *s, const char *name)
 		if (errno == EINTR)
 			continue;
 		waited += DRAIN_LOG_S;
-		log_warn("%s: ring %u has waited %u s for %u requests that '%s' has not completed", name,
-			 s->q->vq->index, waited, READ_ONCE(s->q->inflight), s->q->bq->bdev->name);
+		log_warn("%s: ring %u has waited %u s for %u requests that '%s' has not completed",
+			 name, s->q->vq->index, waited, READ_ONCE(s->q->inflight),
+			 s->q->bq->bdev->name);
 	}
 }
 

@@ -1,12 +1,13 @@
 /*
  * vhost_blk: bdevs as vhost-user-blk disks of virtual machines.
  *
- * A controller is one disk: a Unix socket, a bdev, and one control thread that listens, runs the session of the one front-end that
- * may be connected (virtio/vhost_session.h), and waits between. Each virtqueue that the guest sets up is a poller of its own with its
- * own bdev_queue, on a reactor from the controller's cpumask, dealt round.
+ * A controller is one disk: a Unix socket, a bdev, and one control thread that listens, runs the
+ * session of the one front-end that may be connected (virtio/vhost_session.h), and waits between.
+ * Each virtqueue that the guest sets up is a poller of its own with its own bdev_queue, on a
+ * reactor from the controller's cpumask, dealt round.
  *
- * Durability: a driver that negotiated neither FLUSH nor CONFIG_WCE, or has turned the write cache off, gets every write
- * with FUA; for the others a FLUSH reaches the medium.
+ * Durability: a driver that negotiated neither FLUSH nor CONFIG_WCE, or has turned the write cache
+ * off, gets every write with FUA; for the others a FLUSH reaches the medium.
  *
  * Control threads only.
  */
@@ -53,7 +54,8 @@ struct vhost_blk_info {
 	unsigned rings_started, inflight;
 };
 
-/* Call fn for each controller, in order of creation, until it returns non-zero; returns that. The info is valid in the call. */
+/* Call fn for each controller, in order of creation, until it returns non-zero; returns that. The
+ * info is valid in the call. */
 int vhost_blk_for_each(int (*fn)(const struct vhost_blk_info *info, void *arg), void *arg);
 
 #endif

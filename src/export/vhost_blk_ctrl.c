@@ -18,10 +18,10 @@
 #include "util/sock.h"
 #include "virtio/vhost_session.h"
 
-#define QUEUES_DEFAULT	 16
+#define QUEUES_DEFAULT	  16
 #define WITHOUT_LIMIT_MAX (4u << 20) /* bytes of zeroes per range where the driver writes them */
-#define RETIRE_MS	 50
-#define REACTORS_MAX	 CPU_SETSIZE
+#define RETIRE_MS	  50
+#define REACTORS_MAX	  CPU_SETSIZE
 
 struct vhost_blk {
 	struct list node;
@@ -50,13 +50,16 @@ struct vhost_blk {
 const struct param vhost_blk_params[] = {
 	PARAM_STRING(struct vhost_blk_args, ctrlr, .required = true, .min = 1, .max = 90,
 		     .help = "name of the controller and of its socket"),
-	PARAM_STRING(struct vhost_blk_args, dev_name, .required = true, .min = 1, .help = "the bdev to serve"),
-	PARAM_STRING(struct vhost_blk_args, cpumask, .help = "reactors that serve its queues, as 0x3 or [0,1] (default: all)"),
+	PARAM_STRING(struct vhost_blk_args, dev_name, .required = true, .min = 1,
+		     .help = "the bdev to serve"),
+	PARAM_STRING(struct vhost_blk_args, cpumask,
+		     .help = "reactors that serve its queues, as 0x3 or [0,1] (default: all)"),
 	PARAM_BOOL(struct vhost_blk_args, readonly, .help = "serve it read-only"),
-	PARAM_STRING(struct vhost_blk_args, serial, .max = VIRTIO_BLK_ID_BYTES,
-		     .help = "serial number the guest sees, at most 20 bytes (default: the controller's name)"),
-	PARAM_UINT(struct vhost_blk_args, num_queues, .min = 1, .max = VHOST_RINGS_MAX, .def = QUEUES_DEFAULT,
-		   .help = "the most queues a guest may use"),
+	PARAM_STRING(
+		struct vhost_blk_args, serial, .max = VIRTIO_BLK_ID_BYTES,
+		.help = "serial number the guest sees, at most 20 bytes (default: the controller's name)"),
+	PARAM_UINT(struct vhost_blk_args, num_queues, .min = 1, .max = VHOST_RINGS_MAX,
+		   .def = QUEUES_DEFAULT, .help = "the most queues a guest may use"),
 	PARAM_BOOL(struct vhost_blk_args, packed_ring, .obsolete = true),
 	PARAM_STRING(struct vhost_blk_args, transport, .obsolete = true),
 	{ 0 }
@@ -72,7 +75,7 @@ void vhost_blk_set_folder(const char *path)
 	folder = strdup(path);
 }
 
-/* ------------------------------------------------------------------------------------------------ the device */
+/* --- the device --- */
 
 static int ring_start(void *device, struct virtq *vq, int kick_fd, struct err *e)
 {
@@ -117,7 +120,8 @@ static void ring_stop(void *device, struct virtq *vq)
 /* 5.2.6.2: is a completed write durable at once? */
 static void set_write_through(struct vhost_blk *v)
 {
-	bool flush = v->features & FEATURE(VIRTIO_BLK_F_FLUSH), wce = v->features & FEATURE(VIRTIO_BLK_F_CONFIG_WCE);
+	bool flush = v->features & FEATURE(VIRTIO_BLK_F_FLUSH),
+	     wce = v->features & FEATURE(VIRTIO_BLK_F_CONFIG_WCE);
 
 	v->write_through = wce ? !v->config.writeback : !flush;
 	for (uint64_t i = 0; i < v->args->num_queues; i++)
@@ -130,7 +134,8 @@ static void features_set(void *device, uint64_t features)
 	struct vhost_blk *v = device;
 
 	v->features = features;
-	if (features & FEATURE(VIRTIO_BLK_F_CONFIG_WCE) && !(features & FEATURE(VIRTIO_BLK_F_FLUSH)))
+	if (features & FEATURE(VIRTIO_BLK_F_CONFIG_WCE) &&
+	    !(features & FEATURE(VIRTIO_BLK_F_FLUSH)))
 		v->config.writeback = 0;
 	set_write_through(v);
 }
@@ -151,8 +156,11 @@ static int config_set(void *device, uint32_t offset, const void *data, uint32_t 
 	uint8_t value;
 
 	if (offset != offsetof(struct virtio_blk_config, writeback) || len != 1)
-		return err_set(e, -EINVAL, "only the writeback byte of the configuration space can be written, not %u "
-			       "bytes at %u", len, offset);
+		return err_set(
+			e, -EINVAL,
+			"only the writeback byte of the configuration space can be written, not %u "
+			"bytes at %u",
+			len, offset);
 	memcpy(&value, data, 1);
 	if (value > 1)
 		return err_set(e, -EINVAL, "writeback is 0 or 1, not %u", value);
@@ -173,8 +181,9 @@ static const struct vhost_device_ops device_ops = {
 
 static uint64_t device_features(const struct vhost_blk *v)
 {
-	uint64_t f = FEATURE(VIRTIO_BLK_F_SEG_MAX) | FEATURE(VIRTIO_BLK_F_BLK_SIZE) | FEATURE(VIRTIO_BLK_F_FLUSH) |
-		     FEATURE(VIRTIO_BLK_F_TOPOLOGY) | FEATURE(VIRTIO_BLK_F_CONFIG_WCE) | FEATURE(VIRTIO_BLK_F_MQ);
+	uint64_t f = FEATURE(VIRTIO_BLK_F_SEG_MAX) | FEATURE(VIRTIO_BLK_F_BLK_SIZE) |
+		     FEATURE(VIRTIO_BLK_F_FLUSH) | FEATURE(VIRTIO_BLK_F_TOPOLOGY) |
+		     FEATURE(VIRTIO_BLK_F_CONFIG_WCE) | FEATURE(VIRTIO_BLK_F_MQ);
 
 	if (v->disk.readonly)
 		return f | FEATURE(VIRTIO_BLK_F_RO);
@@ -210,7 +219,8 @@ static void fill_config(struct vhost_blk *v)
 		.capacity = to_le64(b->size >> VIRTIO_BLK_SECTOR_SHIFT),
 		.seg_max = to_le32(VHOST_BLK_SEG_MAX),
 		.blk_size = to_le32(b->block_size),
-		.topology.physical_block_exp = (uint8_t)__builtin_ctz(b->physical_block_size / b->block_size),
+		.topology.physical_block_exp =
+			(uint8_t)__builtin_ctz(b->physical_block_size / b->block_size),
 		.topology.min_io_size = to_le16((uint16_t)(b->physical_block_size / b->block_size)),
 		.writeback = 1,
 		.num_queues = to_le16((uint16_t)v->args->num_queues),
@@ -223,7 +233,7 @@ static void fill_config(struct vhost_blk *v)
 	};
 }
 
-/* ------------------------------------------------------------------------------------------------ the control thread */
+/* --- the control thread --- */
 
 /* One front-end at a time: another that connects meanwhile is turned away. */
 static void turn_away(struct vhost_blk *v)
@@ -232,7 +242,8 @@ static void turn_away(struct vhost_blk *v)
 
 	if (fd < 0)
 		return;
-	log_warn("%s: a second front-end was turned away: one is connected already", v->args->ctrlr);
+	log_warn("%s: a second front-end was turned away: one is connected already",
+		 v->args->ctrlr);
 	close(fd);
 }
 
@@ -243,7 +254,9 @@ static bool run_session(struct vhost_blk *v)
 
 	for (;;) {
 		int conn = vhost_session_fd(v->session);
-		struct pollfd p[] = { { conn, POLLIN, 0 }, { v->stop_fd, POLLIN, 0 }, { v->listen_fd, POLLIN, 0 } };
+		struct pollfd p[] = { { conn, POLLIN, 0 },
+				      { v->stop_fd, POLLIN, 0 },
+				      { v->listen_fd, POLLIN, 0 } };
 
 		if (poll(p, ARRAY_SIZE(p), held ? RETIRE_MS : -1) < 0 && errno != EINTR)
 			return false;
@@ -326,13 +339,13 @@ static void *control_main(void *arg)
 	return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ create, delete */
+/* --- create, delete --- */
 
 static struct vhost_blk *find(const char *name)
 {
 	struct vhost_blk *v;
 
-	list_for_each(v, &controllers, node)
+	list_for_each (v, &controllers, node)
 		if (strcmp(v->args->ctrlr, name) == 0)
 			return v;
 	return NULL;
@@ -354,9 +367,10 @@ static int choose_reactors(struct vhost_blk *v, struct err *e)
 	if (!CPU_EQUAL(&both, &v->cpus)) {
 		cpumask_format(&v->cpus, given, sizeof(given));
 		cpumask_format(&have, have_text, sizeof(have_text));
-		return err_field(e, -EINVAL, "cpumask", given, have_text,
-				 "cpumask %s names CPUs without a reactor: this daemon has %s (riffle serve -m).", given,
-				 have_text);
+		return err_field(
+			e, -EINVAL, "cpumask", given, have_text,
+			"cpumask %s names CPUs without a reactor: this daemon has %s (riffle serve -m).",
+			given, have_text);
 	}
 	v->reactors = calloc((size_t)reactors_count(), sizeof(struct reactor *));
 	if (!v->reactors)
@@ -370,8 +384,9 @@ static int choose_reactors(struct vhost_blk *v, struct err *e)
 static int check_name(const char *name, struct err *e)
 {
 	if (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-		return err_field(e, -EINVAL, "ctrlr", name, "a file name",
-				 "A controller's name is also the name of its socket: it may not have a '/'.");
+		return err_field(
+			e, -EINVAL, "ctrlr", name, "a file name",
+			"A controller's name is also the name of its socket: it may not have a '/'.");
 	return 0;
 }
 
@@ -420,7 +435,8 @@ static int launch(struct vhost_blk *v, struct err *e)
 	int rc = pthread_create(&v->thread, NULL, control_main, v);
 
 	if (rc)
-		return err_set(e, -rc, "Cannot start a thread for '%s': %s.", v->args->ctrlr, err_words(rc));
+		return err_set(e, -rc, "Cannot start a thread for '%s': %s.", v->args->ctrlr,
+			       err_words(rc));
 	snprintf(name, sizeof(name), "vhost/%.9s", v->args->ctrlr);
 	pthread_setname_np(v->thread, name);
 	return 0;
@@ -443,9 +459,10 @@ int vhost_blk_create(struct vhost_blk_args *args, struct err *e)
 	pthread_mutex_lock(&one_at_a_time);
 	registry_lock();
 	if (find(args->ctrlr))
-		rc = err_field(e, -EEXIST, "ctrlr", args->ctrlr, NULL,
-			       "A controller named '%s' exists already. Choose another name or delete it first.",
-			       args->ctrlr);
+		rc = err_field(
+			e, -EEXIST, "ctrlr", args->ctrlr, NULL,
+			"A controller named '%s' exists already. Choose another name or delete it first.",
+			args->ctrlr);
 	registry_unlock();
 	if (rc == 0)
 		rc = prepare(v, e);
@@ -483,11 +500,15 @@ int vhost_blk_delete(const char *name, struct err *e)
 	registry_lock();
 	v = find(name);
 	if (!v)
-		rc = err_field(e, -ENODEV, "ctrlr", name, NULL,
-			       "There is no controller named '%s'. vhost_get_controllers lists them.", name);
+		rc = err_field(
+			e, -ENODEV, "ctrlr", name, NULL,
+			"There is no controller named '%s'. vhost_get_controllers lists them.",
+			name);
 	else if (v->connected)
-		rc = err_field(e, -EBUSY, "ctrlr", name, NULL,
-			       "A virtual machine is connected to '%s'. Unplug the disk or stop the machine first.", name);
+		rc = err_field(
+			e, -EBUSY, "ctrlr", name, NULL,
+			"A virtual machine is connected to '%s'. Unplug the disk or stop the machine first.",
+			name);
 	else {
 		v->deleting = true;
 		list_del(&v->node);
@@ -522,7 +543,7 @@ int vhost_blk_for_each(int (*fn)(const struct vhost_blk_info *info, void *arg), 
 	int rc = 0;
 
 	registry_lock();
-	list_for_each(v, &controllers, node) {
+	list_for_each (v, &controllers, node) {
 		struct vhost_blk_info info = {
 			.args = v->args,
 			.cpus = v->cpus,

@@ -7,9 +7,9 @@
 #include "bdev/bdev.h"
 #include "virtio/virtq.h"
 
-#define VHOST_BLK_SEG_MAX   254
-#define VHOST_BLK_RANGES    8 /* of one DISCARD or WRITE_ZEROES */
-#define VHOST_BLK_BATCH	    32 /* requests one ring may start per turn */
+#define VHOST_BLK_SEG_MAX 254
+#define VHOST_BLK_RANGES  8  /* of one DISCARD or WRITE_ZEROES */
+#define VHOST_BLK_BATCH	  32 /* requests one ring may start per turn */
 
 /* What requests need to know of the disk. */
 struct vhost_blk_disk {
@@ -33,7 +33,8 @@ struct vhost_blk_queue {
 	sem_t *drained;	    /* posted when inflight falls to 0 */
 
 	/* cold */
-	struct iovec *iovs; /* VIRTQ_IOV_MAX per head, for requests of many pieces; untouched until used */
+	struct iovec *iovs; /* VIRTQ_IOV_MAX per head, for requests of many pieces; untouched until
+			       used */
 	size_t iovs_len;
 	struct watch kick;
 	int kick_fd;
@@ -42,12 +43,14 @@ struct vhost_blk_queue {
 };
 
 /*
- * Make a queue for vq and serve it on r. write_through may be changed later with WRITE_ONCE. Session thread. Errors: -ENOMEM, the
- * bdev's.
+ * Make a queue for vq and serve it on r. write_through may be changed later with WRITE_ONCE.
+ * Session thread. Errors: -ENOMEM, the bdev's.
  */
-int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, struct virtq *vq, int kick_fd,
-			  struct reactor *r, bool write_through, struct vhost_blk_queue **out, struct err *e);
-/* Take nothing more; wait until nothing is in flight; destroy. name is for the log. Session thread. */
+int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, struct virtq *vq,
+			  int kick_fd, struct reactor *r, bool write_through,
+			  struct vhost_blk_queue **out, struct err *e);
+/* Take nothing more; wait until nothing is in flight; destroy. name is for the log. Session thread.
+ */
 void vhost_blk_queue_stop(struct vhost_blk_queue *q, const char *name);
 void vhost_blk_queue_pause(struct vhost_blk_queue *q);
 void vhost_blk_queue_resume(struct vhost_blk_queue *q);

@@ -1,6 +1,7 @@
 /*
- * delay: a bdev that completes later than the one below it, to see what slow disks do to those above. One request in a hundred
- * takes the p99 latency, the others the average. FLUSH, DISCARD and WRITE_ZEROES count as writes.
+ * delay: a bdev that completes later than the one below it, to see what slow disks do to those
+ * above. One request in a hundred takes the p99 latency, the others the average. FLUSH, DISCARD and
+ * WRITE_ZEROES count as writes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,14 +19,19 @@ struct delay_args {
 #define LATENCY_MAX_US (3600ull * 1000000)
 
 static const struct param delay_params[] = {
-	PARAM_STRING(struct delay_args, base_bdev_name, .required = true, .positional = true, .min = 1,
-		     .help = "the bdev to slow down"),
-	PARAM_STRING(struct delay_args, name, .required = true, .min = 1, .max = 255, .help = "name of the new disk"),
+	PARAM_STRING(struct delay_args, base_bdev_name, .required = true, .positional = true,
+		     .min = 1, .help = "the bdev to slow down"),
+	PARAM_STRING(struct delay_args, name, .required = true, .min = 1, .max = 255,
+		     .help = "name of the new disk"),
 	PARAM_UUID(struct delay_args, uuid, .help = "UUID (default: random)"),
-	PARAM_UINT(struct delay_args, avg_read_latency, .required = true, .max = LATENCY_MAX_US, .help = "microseconds"),
-	PARAM_UINT(struct delay_args, p99_read_latency, .required = true, .max = LATENCY_MAX_US, .help = "microseconds"),
-	PARAM_UINT(struct delay_args, avg_write_latency, .required = true, .max = LATENCY_MAX_US, .help = "microseconds"),
-	PARAM_UINT(struct delay_args, p99_write_latency, .required = true, .max = LATENCY_MAX_US, .help = "microseconds"),
+	PARAM_UINT(struct delay_args, avg_read_latency, .required = true, .max = LATENCY_MAX_US,
+		   .help = "microseconds"),
+	PARAM_UINT(struct delay_args, p99_read_latency, .required = true, .max = LATENCY_MAX_US,
+		   .help = "microseconds"),
+	PARAM_UINT(struct delay_args, avg_write_latency, .required = true, .max = LATENCY_MAX_US,
+		   .help = "microseconds"),
+	PARAM_UINT(struct delay_args, p99_write_latency, .required = true, .max = LATENCY_MAX_US,
+		   .help = "microseconds"),
 	{ 0 }
 };
 

@@ -15,7 +15,8 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-/* Bytes that can be allocated without pushing the machine into swap; SIZE_MAX when the kernel does not say. */
+/* Bytes that can be allocated without pushing the machine into swap; SIZE_MAX when the kernel does
+ * not say. */
 static size_t available(void)
 {
 	FILE *f = fopen("/proc/meminfo", "re");
@@ -30,7 +31,8 @@ static size_t available(void)
 	return kib * 1024;
 }
 
-/* Rounded up to whole hugepages for anything large, so that length and kind of mapping follow from len alone. */
+/* Rounded up to whole hugepages for anything large, so that length and kind of mapping follow from
+ * len alone. */
 static size_t mapped_len(size_t len)
 {
 	return ROUND_UP(len, len >= HUGE_SIZE ? HUGE_SIZE : (size_t)sysconf(_SC_PAGESIZE));
@@ -48,7 +50,8 @@ static void *map_huge(size_t len)
 static void *map_ordinary(size_t len)
 {
 	size_t room = len >= HUGE_SIZE ? len + HUGE_SIZE : len;
-	char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *start;
+	char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+	     *start;
 
 	if (p == MAP_FAILED)
 		return NULL;
@@ -74,9 +77,10 @@ int dma_zalloc(size_t len, size_t align, void **out, struct err *e)
 	if (!p) {
 		have = available();
 		if (size > have)
-			return err_set(e, -ENOMEM,
-				       "%zu MiB of memory are needed, but the machine has only %zu MiB available.",
-				       size >> 20, have >> 20);
+			return err_set(
+				e, -ENOMEM,
+				"%zu MiB of memory are needed, but the machine has only %zu MiB available.",
+				size >> 20, have >> 20);
 		p = map_ordinary(size);
 		if (p && madvise(p, size, MADV_POPULATE_WRITE) < 0 && errno != EINVAL) {
 			munmap(p, size);

@@ -1,13 +1,15 @@
 /*
  * mem: the memory that devices and kernels may touch on our behalf.
  *
- * Every range that I/O can target - guest memory above all - is registered once, by the control thread that mapped it. The
- * table of ranges is an immutable sorted snapshot behind one pointer: reactors read it with one acquire load, control
- * threads publish a new snapshot and free the old one after a grace period (reactor_quiesce). With an IOMMU it will be
- * the place where IOVAs are found; today it tells where an address belongs and survives memory that vanishes (SIGBUS).
+ * Every range that I/O can target - guest memory above all - is registered once, by the control
+ * thread that mapped it. The table of ranges is an immutable sorted snapshot behind one pointer:
+ * reactors read it with one acquire load, control threads publish a new snapshot and free the old
+ * one after a grace period (reactor_quiesce). With an IOMMU it will be the place where IOVAs are
+ * found; today it tells where an address belongs and survives memory that vanishes (SIGBUS).
  *
- * dma_zalloc() gives memory for rings, RAM disks and bounce buffers: hugepages when the system has reserved some, ordinary
- * pages otherwise, populated either way so that the data path takes no page faults.
+ * dma_zalloc() gives memory for rings, RAM disks and bounce buffers: hugepages when the system has
+ * reserved some, ordinary pages otherwise, populated either way so that the data path takes no page
+ * faults.
  */
 #ifndef MEM_MEM_H
 #define MEM_MEM_H
@@ -17,27 +19,31 @@
 
 #include "util/err.h"
 
-/* Control threads. Page-aligned ranges that do not overlap others. Errors: -EEXIST (overlap), -ENOMEM, -EINVAL. */
+/* Control threads. Page-aligned ranges that do not overlap others. Errors: -EEXIST (overlap),
+ * -ENOMEM, -EINVAL. */
 int mem_register(void *vaddr, size_t len);
-/* vaddr as given to mem_register; the caller has drained all I/O to it. Publishes, then waits for the grace period. */
+/* vaddr as given to mem_register; the caller has drained all I/O to it. Publishes, then waits for
+ * the grace period. */
 void mem_unregister(void *vaddr);
 
 /*
- * The bytes from p to the end of its registered range; 0 when p is in none. Reactors, or control threads that know the range
- * to stay. hot
+ * The bytes from p to the end of its registered range; 0 when p is in none. Reactors, or control
+ * threads that know the range to stay. hot
  */
 size_t mem_find(const void *p);
 
-/* True when the range's backing vanished (a guest shrank its shared memory) and was replaced by zeroes. Any thread. */
+/* True when the range's backing vanished (a guest shrank its shared memory) and was replaced by
+ * zeroes. Any thread. */
 bool mem_lost(const void *vaddr);
 
 /*
- * Make accesses to registered memory whose backing is gone harmless: the range is replaced by private zeroes and marked lost.
- * SIGBUS elsewhere stays fatal. Once, at start.
+ * Make accesses to registered memory whose backing is gone harmless: the range is replaced by
+ * private zeroes and marked lost. SIGBUS elsewhere stays fatal. Once, at start.
  */
 int mem_guard_sigbus(void);
 
-/* align: power of two <= 2 MiB. Errors: -ENOMEM with a sentence, checked against what the machine has free beforehand. */
+/* align: power of two <= 2 MiB. Errors: -ENOMEM with a sentence, checked against what the machine
+ * has free beforehand. */
 int dma_zalloc(size_t len, size_t align, void **out, struct err *e);
 void dma_free(void *p, size_t len); /* len as given to dma_zalloc */
 

@@ -62,7 +62,8 @@ static void publish(struct table *t)
 
 int mem_register(void *vaddr, size_t len)
 {
-	uintptr_t start = (uintptr_t)vaddr, end = start + len, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t start = (uintptr_t)vaddr, end = start + len,
+		  page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	struct table *old, *t = NULL;
 	struct region *r;
 	size_t at = 0, n;
@@ -75,7 +76,8 @@ int mem_register(void *vaddr, size_t len)
 	n = old ? old->n : 0;
 	while (at < n && old->region[at]->start < start)
 		at++;
-	if ((at > 0 && old->region[at - 1]->end > start) || (at < n && old->region[at]->start < end))
+	if ((at > 0 && old->region[at - 1]->end > start) ||
+	    (at < n && old->region[at]->start < end))
 		rc = -EEXIST;
 	r = rc ? NULL : calloc(1, sizeof(*r));
 	t = r ? table_alloc(n + 1) : NULL;
@@ -114,7 +116,8 @@ void mem_unregister(void *vaddr)
 		publish(t);
 		free(gone);
 	} else if (gone) {
-		/* No memory for a new snapshot: leave an empty range behind, which matches nothing. */
+		/* No memory for a new snapshot: leave an empty range behind, which matches nothing.
+		 */
 		gone->end = gone->start;
 	}
 	pthread_mutex_unlock(&writers);
@@ -122,7 +125,8 @@ void mem_unregister(void *vaddr)
 
 size_t mem_find(const void *p)
 {
-	const struct region *r = lookup(atomic_load_explicit(&current, memory_order_acquire), (uintptr_t)p);
+	const struct region *r =
+		lookup(atomic_load_explicit(&current, memory_order_acquire), (uintptr_t)p);
 
 	return r ? r->end - (uintptr_t)p : 0;
 }
@@ -138,8 +142,8 @@ bool mem_lost(const void *vaddr)
 /* Async-signal-safe: loads and mmap() only. */
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
-	struct region *r =
-		lookup(atomic_load_explicit(&current, memory_order_acquire), (uintptr_t)info->si_addr);
+	struct region *r = lookup(atomic_load_explicit(&current, memory_order_acquire),
+				  (uintptr_t)info->si_addr);
 	int saved = errno;
 
 	(void)context;
@@ -147,7 +151,8 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED)
 		r->lost = true;
 	else
-		signal(sig, SIG_DFL); /* the access is tried again and ends the process as it should */
+		signal(sig,
+		       SIG_DFL); /* the access is tried again and ends the process as it should */
 	errno = saved;
 }
 

@@ -33,16 +33,16 @@ struct watch_slot {
 };
 
 /*
- * user_data of a ring: a struct uring_op's address (bit 0 clear), or a watch's slot and generation (bit 0 set), or
- * URING_IGNORE.
+ * user_data of a ring: a struct uring_op's address (bit 0 clear), or a watch's slot and generation
+ * (bit 0 set), or URING_IGNORE.
  */
 #define URING_IGNORE ((uint64_t)0)
 
 struct uring {
 	struct io_uring ring;
-	int error;	       /* 0 when usable, -errno from setup otherwise */
-	unsigned pending;      /* SQEs since the last submit */
-	uint64_t last_busy;    /* ticks when completions last came */
+	int error;	    /* 0 when usable, -errno from setup otherwise */
+	unsigned pending;   /* SQEs since the last submit */
+	uint64_t last_busy; /* ticks when completions last came */
 };
 
 struct reactor {
@@ -82,7 +82,7 @@ void uring_sleep(struct reactor *r, uint64_t timeout_ns);
 int wake_init(struct reactor *r);
 void wake_exit(struct reactor *r);
 void wake_fire(struct reactor *r, uint64_t tag, int res, bool ended);
-unsigned wake_poll(struct reactor *r);		       /* epoll only */
+unsigned wake_poll(struct reactor *r);			 /* epoll only */
 void wake_sleep(struct reactor *r, uint64_t timeout_ns); /* on whichever door there is */
 
 /* reactor.c */

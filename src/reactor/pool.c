@@ -1,4 +1,5 @@
-/* The daemon's reactors: one pinned thread per CPU, and the ways in which other threads reach them. */
+/* The daemon's reactors: one pinned thread per CPU, and the ways in which other threads reach them.
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -78,14 +79,16 @@ static int check_allowed(const cpu_set_t *set, struct err *e)
 	cpu_set_t allowed, both;
 
 	if (sched_getaffinity(0, sizeof(allowed), &allowed) < 0)
-		return err_set(e, -errno, "Cannot read the CPUs this process may use: %s.", err_words(errno));
+		return err_set(e, -errno, "Cannot read the CPUs this process may use: %s.",
+			       err_words(errno));
 	CPU_AND(&both, &allowed, set);
 	if (CPU_EQUAL(&both, set))
 		return 0;
 	cpumask_format_list(&allowed, allowed_text, sizeof(allowed_text));
 	cpumask_format_list(set, given, sizeof(given));
 	return err_field(e, -EINVAL, "cpumask", given, allowed_text,
-			 "CPUs %s are not all available: this process may use %s.", given, allowed_text);
+			 "CPUs %s are not all available: this process may use %s.", given,
+			 allowed_text);
 }
 
 int reactors_start(const cpu_set_t *set, struct err *e)
@@ -138,7 +141,7 @@ void reactors_cpus(cpu_set_t *set)
 		CPU_SET(pool[i]->cpu, set);
 }
 
-/* ------------------------------------------------------------------------------------------------ calls */
+/* --- calls --- */
 
 struct call {
 	struct task task;
@@ -156,7 +159,8 @@ static void call_run(struct task *t)
 	sem_post(&c->done); /* c is gone after this */
 }
 
-/* The call lies on our stack, so we cannot leave before the reactor has answered; we can say that it does not. */
+/* The call lies on our stack, so we cannot leave before the reactor has answered; we can say that
+ * it does not. */
 static void call_wait(struct call *c, const struct reactor *r)
 {
 	for (unsigned waited = 0;;) {
@@ -194,7 +198,8 @@ static int nothing(void *arg)
 
 void reactor_quiesce(void)
 {
-	/* A posted task runs at the start of a turn, so its answer means that the turn before has ended. */
+	/* A posted task runs at the start of a turn, so its answer means that the turn before has
+	 * ended. */
 	for (int i = 0; i < pool_n; i++)
 		reactor_call(pool[i], nothing, NULL);
 }

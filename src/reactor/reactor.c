@@ -9,7 +9,8 @@
 #include "reactor/internal.h"
 #include "util/ticks.h"
 
-/* 100 us: about the cost of waking a halted core on virtual machines, twice that of a hot wake-up on metal. */
+/* 100 us: about the cost of waking a halted core on virtual machines, twice that of a hot wake-up
+ * on metal. */
 #define IDLE_BUDGET_US 100
 
 static __thread struct reactor *this_reactor;
@@ -67,7 +68,7 @@ void reactor_flush(struct task *t)
 		task_list_add(&this_reactor->flushes, t);
 }
 
-/* ------------------------------------------------------------------------------------------------ the turn */
+/* --- the turn --- */
 
 static unsigned run_posted(struct reactor *r)
 {
@@ -111,7 +112,8 @@ static unsigned run_pollers(struct reactor *r)
 		if (n) {
 			p->last_busy = r->now;
 			total += n;
-		} else if (unlikely(r->now - p->last_busy > r->idle_budget) && p->state == POLLER_POLLED) {
+		} else if (unlikely(r->now - p->last_busy > r->idle_budget) &&
+			   p->state == POLLER_POLLED) {
 			poller_arm(r, p);
 		}
 	}
@@ -185,12 +187,12 @@ unsigned reactor_turn(struct reactor *r)
 	return n;
 }
 
-/* ------------------------------------------------------------------------------------------------ sleep */
+/* --- sleep --- */
 
 static bool may_sleep(const struct reactor *r)
 {
-	return list_empty(&r->polled) && r->soon.first == &list_end && r->flushes.first == &list_end &&
-	       r->now - r->uring.last_busy > r->idle_budget;
+	return list_empty(&r->polled) && r->soon.first == &list_end &&
+	       r->flushes.first == &list_end && r->now - r->uring.last_busy > r->idle_budget;
 }
 
 static uint64_t ns_to_next_timer(const struct reactor *r)
@@ -248,7 +250,7 @@ void reactor_run(struct reactor *r)
 	reactor_turn(r);
 }
 
-/* ------------------------------------------------------------------------------------------------ pollers, timers */
+/* --- pollers, timers --- */
 
 void poller_add(struct poller *p)
 {
@@ -301,7 +303,7 @@ void timer_stop(struct timer *t)
 		list_del(&t->node);
 }
 
-/* ------------------------------------------------------------------------------------------------ life */
+/* --- life --- */
 
 void reactor_set_idle_budget_us(uint64_t us)
 {

@@ -1,16 +1,18 @@
 /*
  * reactor: one thread per core that turns.
  *
- * A turn is `posted -> pollers -> tasks -> flushes -> timers` (reactor.c, reactor_turn). Work is pulled in by pollers, completions
- * climb as tasks, and everything that tells the outside world - used indexes, doorbells, io_uring_enter - is a flush,
- * once per turn. Reactors share nothing; other threads reach them with reactor_post() and reactor_call() only.
+ * A turn is `posted -> pollers -> tasks -> flushes -> timers` (reactor.c, reactor_turn). Work is
+ * pulled in by pollers, completions climb as tasks, and everything that tells the outside world -
+ * used indexes, doorbells, io_uring_enter - is a flush, once per turn. Reactors share nothing;
+ * other threads reach them with reactor_post() and reactor_call() only.
  *
- * A source of work is polled or armed. A poller that finds nothing for the idle budget is asked to arm: it requests a wake-up from
- * its other side, looks once more, and leaves the poll list; the wake-up (a struct watch on an eventfd, usually) calls
- * poller_wake() and puts it back. A reactor whose poll list is empty sleeps in one system call.
+ * A source of work is polled or armed. A poller that finds nothing for the idle budget is asked to
+ * arm: it requests a wake-up from its other side, looks once more, and leaves the poll list; the
+ * wake-up (a struct watch on an eventfd, usually) calls poller_wake() and puts it back. A reactor
+ * whose poll list is empty sleeps in one system call.
  *
- * Each reactor has one door to the kernel, an io_uring (uring.c); where the kernel denies it, epoll (wake.c) takes its place for
- * wake-ups and file disks are refused with a sentence.
+ * Each reactor has one door to the kernel, an io_uring (uring.c); where the kernel denies it, epoll
+ * (wake.c) takes its place for wake-ups and file disks are refused with a sentence.
  *
  * Threads: unless stated otherwise a function here is called on the reactor's own thread.
  */
@@ -37,7 +39,8 @@ enum poller_state { POLLER_STOPPED, POLLER_POLLED, POLLER_ARMED };
 
 struct poller {
 	unsigned (*fn)(struct poller *p); /* how many items it moved; 0: idle */
-	bool (*arm)(struct poller *p);	  /* ask to be woken; false: work came meanwhile, stay polled */
+	bool (*arm)(
+		struct poller *p); /* ask to be woken; false: work came meanwhile, stay polled */
 	void (*disarm)(struct poller *p); /* the wake-up is no longer needed */
 	struct list node;
 	uint64_t last_busy; /* ticks */
@@ -64,18 +67,19 @@ struct reactor_stats {
 
 /* --- Life. Control threads. --- */
 
-/* Start one pinned thread per CPU in set. Errors: -EINVAL with a sentence when a CPU does not exist or is not allowed. */
+/* Start one pinned thread per CPU in set. Errors: -EINVAL with a sentence when a CPU does not exist
+ * or is not allowed. */
 int reactors_start(const cpu_set_t *set, struct err *e);
 /* Stop and join all reactors. Nothing may poll any more. */
 void reactors_stop(void);
 int reactors_count(void);
-struct reactor *reactors_at(int i);		 /* 0 <= i < reactors_count() */
-struct reactor *reactors_by_cpu(int cpu);	 /* NULL: no reactor there */
-void reactors_cpus(cpu_set_t *set);		 /* the CPUs that have a reactor */
+struct reactor *reactors_at(int i);	  /* 0 <= i < reactors_count() */
+struct reactor *reactors_by_cpu(int cpu); /* NULL: no reactor there */
+void reactors_cpus(cpu_set_t *set);	  /* the CPUs that have a reactor */
 
 /*
- * A reactor without a thread, turned by its creator's thread: for perf tools and tests. One per thread.
- * Errors: -errno of the kernel; without io_uring it still works (epoll).
+ * A reactor without a thread, turned by its creator's thread: for perf tools and tests. One per
+ * thread. Errors: -errno of the kernel; without io_uring it still works (epoll).
  */
 int reactor_create(struct reactor **out);
 void reactor_destroy(struct reactor *r);
@@ -84,9 +88,11 @@ unsigned reactor_turn(struct reactor *r); /* returns how much it moved; 0: idle 
 /* --- Any thread. --- */
 
 void reactor_post(struct reactor *r, struct task *t); /* lock-free; wakes r when it sleeps */
-/* Run fn(arg) on r and wait for its result; on r's own thread it just calls. A stuck reactor is logged every 5 s. */
+/* Run fn(arg) on r and wait for its result; on r's own thread it just calls. A stuck reactor is
+ * logged every 5 s. */
 int reactor_call(struct reactor *r, int (*fn)(void *arg), void *arg);
-/* Every reactor has passed a turn boundary since the call began: what reactors no longer see may be freed. */
+/* Every reactor has passed a turn boundary since the call began: what reactors no longer see may be
+ * freed. */
 void reactor_quiesce(void);
 int reactor_cpu(const struct reactor *r);   /* -1: not pinned */
 int reactor_tid(const struct reactor *r);   /* thread id, for people who look at top */
@@ -98,7 +104,8 @@ void reactor_get_stats(const struct reactor *r, struct reactor_stats *s);
 struct reactor *reactor_this(void); /* NULL on other threads */
 uint64_t reactor_now(void);	    /* ticks() of this turn's start */
 void reactor_soon(struct task *t);  /* later in this turn: completions travel this way */
-void reactor_flush(struct task *t); /* once, at the end of this turn; calling it again before is harmless */
+void reactor_flush(
+	struct task *t); /* once, at the end of this turn; calling it again before is harmless */
 
 void poller_add(struct poller *p);  /* starts polled */
 void poller_del(struct poller *p);  /* disarms it; harmless when stopped */

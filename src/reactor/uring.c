@@ -11,12 +11,14 @@
 #define REAP_BATCH 64
 
 /*
- * DEFER_TASKRUN lets completions wait until we ask, and a flag in shared memory says when to ask: a spinning reactor that has
- * nothing to collect makes no system call and is never interrupted. Older kernels get what they know.
+ * DEFER_TASKRUN lets completions wait until we ask, and a flag in shared memory says when to ask: a
+ * spinning reactor that has nothing to collect makes no system call and is never interrupted. Older
+ * kernels get what they know.
  */
 static const unsigned setup_flags[] = {
-	IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG, /* 6.1 */
-	IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,				     /* 5.19 */
+	IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+		IORING_SETUP_TASKRUN_FLAG,		       /* 6.1 */
+	IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, /* 5.19 */
 	0,
 };
 
@@ -81,7 +83,8 @@ void uring_submit(struct reactor *r)
 		return;
 	r->uring.pending = 0;
 	/* -EBUSY and -EAGAIN leave SQEs in the ring; the next turn sends them again. */
-	if (unlikely(io_uring_submit(&r->uring.ring) < 0) || unlikely(io_uring_sq_ready(&r->uring.ring)))
+	if (unlikely(io_uring_submit(&r->uring.ring) < 0) ||
+	    unlikely(io_uring_sq_ready(&r->uring.ring)))
 		r->uring.pending = io_uring_sq_ready(&r->uring.ring);
 }
 
@@ -126,7 +129,7 @@ void uring_sleep(struct reactor *r, uint64_t timeout_ns)
 	struct io_uring_cqe *cqe;
 
 	r->uring.pending = 0;
-	if (io_uring_submit_and_wait_timeout(&r->uring.ring, &cqe, 1, timeout_ns == UINT64_MAX ? NULL : &ts,
-					     NULL) < 0)
+	if (io_uring_submit_and_wait_timeout(&r->uring.ring, &cqe, 1,
+					     timeout_ns == UINT64_MAX ? NULL : &ts, NULL) < 0)
 		r->uring.pending = io_uring_sq_ready(&r->uring.ring);
 }

@@ -1,6 +1,7 @@
 /*
- * The reactor's io_uring for those who do kernel I/O: get an SQE, fill it with io_uring_prep_*(), forget it. It is submitted by the
- * turn's flush, and done() is called from a later turn's poll phase.
+ * The reactor's io_uring for those who do kernel I/O: get an SQE, fill it with io_uring_prep_*(),
+ * forget it. It is submitted by the turn's flush, and done() is called from a later turn's poll
+ * phase.
  */
 #ifndef REACTOR_URING_H
 #define REACTOR_URING_H
@@ -20,8 +21,9 @@ bool uring_usable(const struct reactor *r);
 const char *uring_why_not(const struct reactor *r);
 
 /*
- * An SQE whose completion calls op->done. Never NULL on a usable ring: when the submission queue is full the batch so
- * far is submitted at once. Call io_uring_prep_*() through uring_prep_done() order: prep first, then uring_tag().
+ * An SQE whose completion calls op->done. Never NULL on a usable ring: when the submission queue is
+ * full the batch so far is submitted at once. Call io_uring_prep_*() through uring_prep_done()
+ * order: prep first, then uring_tag().
  */
 struct io_uring_sqe *uring_sqe(struct reactor *r);
 

@@ -1,9 +1,10 @@
 /*
- * Wake-ups: fds that end a reactor's sleep. Through io_uring they are multishot polls, through epoll edge-triggered entries; either
- * way each new event calls the watch once and nobody has to read the fd.
+ * Wake-ups: fds that end a reactor's sleep. Through io_uring they are multishot polls, through
+ * epoll edge-triggered entries; either way each new event calls the watch once and nobody has to
+ * read the fd.
  *
- * A completion names its watch by slot and generation, so that one which arrives after watch_stop() is recognised as stale
- * and a watch's memory may be freed at once.
+ * A completion names its watch by slot and generation, so that one which arrives after watch_stop()
+ * is recognised as stale and a watch's memory may be freed at once.
  */
 #include <errno.h>
 #include <poll.h>
@@ -120,8 +121,8 @@ void watch_stop(struct watch *w)
 }
 
 /*
- * ended: the kernel has dropped the multishot poll, after a full completion queue or, with res < 0, for an fd that cannot be
- * polled. The latter is not tried again: it would end at once, for ever.
+ * ended: the kernel has dropped the multishot poll, after a full completion queue or, with res < 0,
+ * for an fd that cannot be polled. The latter is not tried again: it would end at once, for ever.
  */
 void wake_fire(struct reactor *r, uint64_t tag, int res, bool ended)
 {
@@ -160,5 +161,6 @@ void wake_sleep(struct reactor *r, uint64_t timeout_ns)
 	if (r->uring.error == 0)
 		uring_sleep(r, timeout_ns);
 	else
-		epoll_collect(r, timeout_ns > 1000000000 ? 1000 : (int)((timeout_ns + 999999) / 1000000));
+		epoll_collect(r, timeout_ns > 1000000000 ? 1000
+							 : (int)((timeout_ns + 999999) / 1000000));
 }

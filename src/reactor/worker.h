@@ -1,8 +1,10 @@
 /*
- * worker: one thread for the blocking calls of a backend (fdatasync, fallocate, ioctl), which no reactor may make.
+ * worker: one thread for the blocking calls of a backend (fdatasync, fallocate, ioctl), which no
+ * reactor may make.
  *
- * Jobs are embedded in requests; submitting allocates nothing, and the thread is woken at most once per turn of each reactor, in
- * its flush. The worker takes all waiting jobs at once, so that one fdatasync can serve many.
+ * Jobs are embedded in requests; submitting allocates nothing, and the thread is woken at most once
+ * per turn of each reactor, in its flush. The worker takes all waiting jobs at once, so that one
+ * fdatasync can serve many.
  */
 #ifndef REACTOR_WORKER_H
 #define REACTOR_WORKER_H
@@ -22,7 +24,8 @@ struct job {
 };
 
 struct worker {
-	void (*run)(struct worker *w, struct job *jobs); /* a list by node.next, oldest first; sets each rc */
+	void (*run)(struct worker *w,
+		    struct job *jobs); /* a list by node.next, oldest first; sets each rc */
 	struct mpsc jobs;
 	sem_t work;
 	pthread_t thread;

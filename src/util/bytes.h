@@ -1,8 +1,8 @@
 /*
  * Numbers from outside: little-endian wire types and arithmetic that cannot wrap.
  *
- * le16/le32/le64 hold bytes in the wire's order; only the conversion functions turn them into numbers. sparse checks
- * that nobody forgets (make check runs it when it is installed).
+ * le16/le32/le64 hold bytes in the wire's order; only the conversion functions turn them into
+ * numbers. sparse checks that nobody forgets (make check runs it when it is installed).
  */
 #ifndef UTIL_BYTES_H
 #define UTIL_BYTES_H

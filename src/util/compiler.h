@@ -1,8 +1,9 @@
 /*
  * What the language does not have: branch hints, container_of, memory barriers by name.
  *
- * The barriers order accesses to memory that a guest shares with us. Both sides are normal cached memory, so
- * C11 fences are what virtio 2.7.13.3 asks for; every architecture gets its own instruction from the compiler.
+ * The barriers order accesses to memory that a guest shares with us. Both sides are normal cached
+ * memory, so C11 fences are what virtio 2.7.13.3 asks for; every architecture gets its own
+ * instruction from the compiler.
  */
 #ifndef UTIL_COMPILER_H
 #define UTIL_COMPILER_H
@@ -16,28 +17,29 @@
 
 #define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
-#define ARRAY_SIZE(a)	    (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b)	    ((a) < (b) ? (a) : (b))
-#define MAX(a, b)	    ((a) > (b) ? (a) : (b))
-#define ROUND_UP(x, to)	    (((x) + (to)-1) / (to) * (to))
-#define ROUND_DOWN(x, to)   ((x) / (to) * (to))
-#define IS_POWER_OF_2(x)    ((x) != 0 && ((x) & ((x)-1)) == 0)
-#define IS_ALIGNED(x, to)   (((x) & ((to)-1)) == 0)
+#define ARRAY_SIZE(a)	  (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b)	  ((a) < (b) ? (a) : (b))
+#define MAX(a, b)	  ((a) > (b) ? (a) : (b))
+#define ROUND_UP(x, to)	  (((x) + (to)-1) / (to) * (to))
+#define ROUND_DOWN(x, to) ((x) / (to) * (to))
+#define IS_POWER_OF_2(x)  ((x) != 0 && ((x) & ((x)-1)) == 0)
+#define IS_ALIGNED(x, to) (((x) & ((to)-1)) == 0)
 
 #define CACHE_LINE 64
 
-#define noinline	   __attribute__((noinline))
-#define printf_like(f, a)  __attribute__((format(printf, f, a)))
+#define noinline	  __attribute__((noinline))
+#define printf_like(f, a) __attribute__((format(printf, f, a)))
 
 /* One load or store, exactly once, of memory that another party may change at the same time. */
-#define READ_ONCE(x)	  __atomic_load_n(&(x), __ATOMIC_RELAXED)
-#define WRITE_ONCE(x, v)  __atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
-#define load_acquire(p)	  __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define READ_ONCE(x)	    __atomic_load_n(&(x), __ATOMIC_RELAXED)
+#define WRITE_ONCE(x, v)    __atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
+#define load_acquire(p)	    __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 
 /*
- * Store before load, for the two-sided "publish, then look" handshakes. On x86 a locked operation on the stack costs a
- * quarter of mfence (5.5 ns against 21.6 ns measured) and orders normal memory just as well.
+ * Store before load, for the two-sided "publish, then look" handshakes. On x86 a locked operation
+ * on the stack costs a quarter of mfence (5.5 ns against 21.6 ns measured) and orders normal memory
+ * just as well.
  */
 static inline void full_barrier(void)
 {

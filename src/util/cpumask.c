@@ -76,9 +76,10 @@ int cpumask_parse(const char *text, cpu_set_t *set, struct err *e)
 	CPU_ZERO(&parsed);
 	ok = list ? parse_list(text, &parsed) : parse_mask(text, &parsed);
 	if (!ok || CPU_COUNT(&parsed) == 0)
-		return err_field(e, -EINVAL, "cpumask", text, "a mask like 0x3 or a list like [0,2-4]",
-				 "'%.80s' is not a set of CPUs. Give a mask like 0x3 or a list like [0,2-4].",
-				 text);
+		return err_field(
+			e, -EINVAL, "cpumask", text, "a mask like 0x3 or a list like [0,2-4]",
+			"'%.80s' is not a set of CPUs. Give a mask like 0x3 or a list like [0,2-4].",
+			text);
 	*set = parsed;
 	return 0;
 }
@@ -114,7 +115,8 @@ char *cpumask_format_list(const cpu_set_t *set, char *buf, size_t size)
 			continue;
 		while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, set))
 			last++;
-		n += (size_t)snprintf(buf + n, size - n, last > i ? "%s%d-%d" : "%s%d", n ? "," : "", i, last);
+		n += (size_t)snprintf(buf + n, size - n, last > i ? "%s%d-%d" : "%s%d",
+				      n ? "," : "", i, last);
 		i = last;
 	}
 	return buf;

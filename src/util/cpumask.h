@@ -1,4 +1,5 @@
-/* Sets of CPUs as users write them: masks (0x3, 3) and lists ([0,2-4] or 0,2-4 with brackets optional when it has , or -). */
+/* Sets of CPUs as users write them: masks (0x3, 3) and lists ([0,2-4] or 0,2-4 with brackets
+ * optional when it has , or -). */
 #ifndef UTIL_CPUMASK_H
 #define UTIL_CPUMASK_H
 

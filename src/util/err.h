@@ -1,8 +1,10 @@
 /*
- * An error that reaches a person: a code for programs and a sentence for people, built where the error happens.
+ * An error that reaches a person: a code for programs and a sentence for people, built where the
+ * error happens.
  *
- * Control-plane functions return 0 or -errno and fill a struct err on the way: `return err_set(e, -EBUSY, "...")`.
- * The sentence travels unchanged to the RPC reply (`data.hint`) and the command line. Owner: the caller's stack.
+ * Control-plane functions return 0 or -errno and fill a struct err on the way: `return err_set(e,
+ * -EBUSY, "...")`. The sentence travels unchanged to the RPC reply (`data.hint`) and the command
+ * line. Owner: the caller's stack.
  */
 #ifndef UTIL_ERR_H
 #define UTIL_ERR_H
@@ -12,10 +14,10 @@
 #define ERR_TEXT_MAX 320
 
 struct err {
-	int code;		   /* -errno; 0: no error */
-	char text[ERR_TEXT_MAX];   /* what happened and what to do, one or two sentences */
-	char field[64];		   /* the parameter at fault; "" when none */
-	char given[96];		   /* its value as given */
+	int code;		    /* -errno; 0: no error */
+	char text[ERR_TEXT_MAX];    /* what happened and what to do, one or two sentences */
+	char field[64];		    /* the parameter at fault; "" when none */
+	char given[96];		    /* its value as given */
 	char allowed[ERR_TEXT_MAX]; /* what would have been accepted */
 };
 

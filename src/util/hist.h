@@ -1,6 +1,7 @@
 /*
- * Latency histogram with bounded relative error: 64 linear sub-buckets per power of two, so a reported value is at most
- * 1/64 (1.6 %) above the sample and 0.8 % off on average. Fixed 30 KiB, no allocation. Owner: one thread.
+ * Latency histogram with bounded relative error: 64 linear sub-buckets per power of two, so a
+ * reported value is at most 1/64 (1.6 %) above the sample and 0.8 % off on average. Fixed 30 KiB,
+ * no allocation. Owner: one thread.
  */
 #ifndef UTIL_HIST_H
 #define UTIL_HIST_H

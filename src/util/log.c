@@ -27,7 +27,8 @@ static int prefix(char *buf, size_t size, enum log_level level)
 	clock_gettime(CLOCK_REALTIME, &now);
 	localtime_r(&now.tv_sec, &tm);
 	n = strftime(buf, size, "%H:%M:%S", &tm);
-	return (int)n + snprintf(buf + n, size - n, ".%03ld riffle: %s", now.tv_nsec / 1000000, names[level]);
+	return (int)n + snprintf(buf + n, size - n, ".%03ld riffle: %s", now.tv_nsec / 1000000,
+				 names[level]);
 }
 
 void log_line(enum log_level level, const char *fmt, ...)
@@ -44,7 +45,8 @@ void log_line(enum log_level level, const char *fmt, ...)
 	va_end(ap);
 	n = MIN(n + m, (int)sizeof(line) - 2);
 	line[n++] = '\n';
-	/* One write per line: lines of several threads do not mix. A full pipe is not worth a stall. */
+	/* One write per line: lines of several threads do not mix. A full pipe is not worth a
+	 * stall. */
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		return;
 }

@@ -1,6 +1,6 @@
 /*
- * The daemon's log: one line per event on stderr, levels as systemd knows them when it reads our stderr.
- * Any control thread may log; reactors only at debug level or once per broken queue.
+ * The daemon's log: one line per event on stderr, levels as systemd knows them when it reads our
+ * stderr. Any control thread may log; reactors only at debug level or once per broken queue.
  */
 #ifndef UTIL_LOG_H
 #define UTIL_LOG_H

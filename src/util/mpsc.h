@@ -1,6 +1,6 @@
 /*
- * Many producers, one consumer: a lock-free stack that the consumer takes whole and turns round, so that items come out
- * in the order they went in. No ABA problem: nobody pops single nodes.
+ * Many producers, one consumer: a lock-free stack that the consumer takes whole and turns round, so
+ * that items come out in the order they went in. No ABA problem: nobody pops single nodes.
  */
 #ifndef UTIL_MPSC_H
 #define UTIL_MPSC_H

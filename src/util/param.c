@@ -78,7 +78,8 @@ static void range_words(const struct param *p, char *buf, size_t size)
 int param_wrong_type(const struct param *p, const char *given, struct err *e)
 {
 	return err_field(e, -EINVAL, p->name, given, param_type_words(p->type),
-			 "Parameter '%s' must be %s, not %s.", p->name, param_type_words(p->type), given);
+			 "Parameter '%s' must be %s, not %s.", p->name, param_type_words(p->type),
+			 given);
 }
 
 static int not_fixed(const struct param *p, int64_t value, struct err *e)
@@ -104,8 +105,8 @@ int param_set_uint(const struct param *p, void *args, uint64_t value, struct err
 		return not_fixed(p, (int64_t)value, e);
 	if (value < p->min || (p->max && value > p->max)) {
 		range_words(p, allowed, sizeof(allowed));
-		return err_field(e, -EINVAL, p->name, given, allowed, "Parameter '%s' must be %s, not %s.",
-				 p->name, allowed, given);
+		return err_field(e, -EINVAL, p->name, given, allowed,
+				 "Parameter '%s' must be %s, not %s.", p->name, allowed, given);
 	}
 	*(uint64_t *)param_at(p, args) = value;
 	return 0;
@@ -143,7 +144,8 @@ int param_set_string(const struct param *p, void *args, const char *value, struc
 
 	if (p->type == PARAM_TYPE_UUID) {
 		if (!uuid_parse(value, param_at(p, args)))
-			return err_field(e, -EINVAL, p->name, value, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx",
+			return err_field(e, -EINVAL, p->name, value,
+					 "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx",
 					 "Parameter '%s' is not a UUID.", p->name);
 		return 0;
 	}
@@ -151,11 +153,12 @@ int param_set_string(const struct param *p, void *args, const char *value, struc
 		return param_wrong_type(p, "a string", e);
 	if (p->max && strlen(value) > p->max)
 		return err_field(e, -EINVAL, p->name, value, NULL,
-				 "Parameter '%s' may have at most %" PRIu64 " bytes, this one has %zu.",
+				 "Parameter '%s' may have at most %" PRIu64
+				 " bytes, this one has %zu.",
 				 p->name, p->max, strlen(value));
 	if (strlen(value) < p->min)
-		return err_field(e, -EINVAL, p->name, value, NULL, "Parameter '%s' may not be empty.",
-				 p->name);
+		return err_field(e, -EINVAL, p->name, value, NULL,
+				 "Parameter '%s' may not be empty.", p->name);
 	dup = strdup(value);
 	if (!dup)
 		return err_set(e, -ENOMEM, "Out of memory.");
@@ -260,9 +263,11 @@ int param_unknown(const struct param *table, const char *key, struct err *e)
 
 	for (const struct param *p = table; p->name && n < sizeof(allowed); p++)
 		if (!p->obsolete && !p->fixed)
-			n += (size_t)snprintf(allowed + n, sizeof(allowed) - n, "%s%s", n ? ", " : "", p->name);
+			n += (size_t)snprintf(allowed + n, sizeof(allowed) - n, "%s%s",
+					      n ? ", " : "", p->name);
 	return err_field(e, -EINVAL, key, NULL, n ? allowed : "no parameters",
-			 "There is no parameter '%.60s' here. Known: %.200s.", key, n ? allowed : "none");
+			 "There is no parameter '%.60s' here. Known: %.200s.", key,
+			 n ? allowed : "none");
 }
 
 int param_check_required(const struct param *table, uint64_t given, struct err *e)

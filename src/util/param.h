@@ -1,14 +1,15 @@
 /*
  * Parameter tables: what a driver or a method takes, written once.
  *
- * A table is a const array that ends with a NULL name; each entry names one member of the owner's args struct by
- * offset. From it come the JSON and command-line decoding, the checks, the help texts and the saved configuration.
+ * A table is a const array that ends with a NULL name; each entry names one member of the owner's
+ *args struct by offset. From it come the JSON and command-line decoding, the checks, the help texts
+ *and the saved configuration.
  *
  *	struct null_args { char *name; uint64_t num_blocks; };
  *	static const struct param null_params[] = {
- *		PARAM_STRING(struct null_args, name, .required = true, .help = "name of the new disk"),
- *		PARAM_UINT(struct null_args, num_blocks, .required = true, .min = 1, .help = "size in blocks"),
- *		{ 0 }
+ *		PARAM_STRING(struct null_args, name, .required = true, .help = "name of the new
+ *disk"), PARAM_UINT(struct null_args, num_blocks, .required = true, .min = 1, .help = "size in
+ *blocks"), { 0 }
  *	};
  *
  * An args struct owns its strings; param_free() releases them. Control threads only.
@@ -44,17 +45,19 @@ struct param {
 	enum param_type type;
 	size_t offset;
 	bool required;
-	bool positional;	  /* its name may be left out in "driver:VALUE,key=value" */
-	bool obsolete;		  /* accepted for the clients that send it and ignored; not saved */
-	bool fixed;		  /* accepted at its default value only; not saved */
-	const char *unless;	  /* not required when this one is given */
-	const char *alias;	  /* a second name that clients send */
+	bool positional;    /* its name may be left out in "driver:VALUE,key=value" */
+	bool obsolete;	    /* accepted for the clients that send it and ignored; not saved */
+	bool fixed;	    /* accepted at its default value only; not saved */
+	const char *unless; /* not required when this one is given */
+	const char *alias;  /* a second name that clients send */
 	uint64_t min, max, def;
 	const char *help;
 };
 
-#define PARAM_(kind, args, member, ...)                                                            \
-	{ .name = #member, .type = kind, .offset = offsetof(args, member), __VA_ARGS__ }
+#define PARAM_(kind, args, member, ...)                                                      \
+	{                                                                                    \
+		.name = #member, .type = kind, .offset = offsetof(args, member), __VA_ARGS__ \
+	}
 #define PARAM_BOOL(args, member, ...)	 PARAM_(PARAM_TYPE_BOOL, args, member, __VA_ARGS__)
 #define PARAM_UINT(args, member, ...)	 PARAM_(PARAM_TYPE_UINT, args, member, __VA_ARGS__)
 #define PARAM_INT(args, member, ...)	 PARAM_(PARAM_TYPE_INT, args, member, __VA_ARGS__)
@@ -70,7 +73,8 @@ const struct param *param_find(const struct param *table, const char *name);
 void param_defaults(const struct param *table, void *args);
 void param_free(const struct param *table, void *args);
 
-/* Store one value that has the right type already, after its range check. Strings are copied. Errors: -EINVAL, -ENOMEM. */
+/* Store one value that has the right type already, after its range check. Strings are copied.
+ * Errors: -EINVAL, -ENOMEM. */
 int param_set_uint(const struct param *p, void *args, uint64_t value, struct err *e);
 int param_set_int(const struct param *p, void *args, int64_t value, struct err *e);
 int param_set_bool(const struct param *p, void *args, bool value, struct err *e);
@@ -103,7 +107,8 @@ static inline void *param_at(const struct param *p, const void *args)
 	return (char *)(uintptr_t)args + p->offset;
 }
 
-/* Parse "4096", "0x10", "256M" (K M G T P: powers of 1024; an optional iB or B follows). false: not a number or too big. */
+/* Parse "4096", "0x10", "256M" (K M G T P: powers of 1024; an optional iB or B follows). false: not
+ * a number or too big. */
 bool size_parse(const char *text, uint64_t *value);
 
 #endif

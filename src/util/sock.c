@@ -14,9 +14,10 @@ static int fill_address(const char *path, struct sockaddr_un *a, struct err *e)
 	memset(a, 0, sizeof(*a));
 	a->sun_family = AF_UNIX;
 	if (strlen(path) >= sizeof(a->sun_path))
-		return err_field(e, -ENAMETOOLONG, "socket", path, "at most 107 bytes",
-				 "The socket path '%.120s' has %zu bytes; the kernel takes 107. Use a shorter folder or name.",
-				 path, strlen(path));
+		return err_field(
+			e, -ENAMETOOLONG, "socket", path, "at most 107 bytes",
+			"The socket path '%.120s' has %zu bytes; the kernel takes 107. Use a shorter folder or name.",
+			path, strlen(path));
 	memcpy(a->sun_path, path, strlen(path));
 	return 0;
 }
@@ -31,11 +32,14 @@ static int clear_stale(const char *path, struct err *e)
 	if (lstat(path, &st) < 0)
 		return 0;
 	if (!S_ISSOCK(st.st_mode))
-		return err_field(e, -EEXIST, "socket", path, NULL, "'%.150s' exists and is not a socket.", path);
+		return err_field(e, -EEXIST, "socket", path, NULL,
+				 "'%.150s' exists and is not a socket.", path);
 	if (sock_connect(path, &fd, &ignored) == 0) {
 		close(fd);
-		return err_field(e, -EADDRINUSE, "socket", path, NULL,
-				 "Another process listens at '%.150s' already. Stop it, or choose another path.", path);
+		return err_field(
+			e, -EADDRINUSE, "socket", path, NULL,
+			"Another process listens at '%.150s' already. Stop it, or choose another path.",
+			path);
 	}
 	unlink(path);
 	return 0;
@@ -54,9 +58,10 @@ int sock_listen(const char *path, int *out, struct err *e)
 	if (fd < 0)
 		return err_set(e, -errno, "Cannot make a socket: %s.", err_words(errno));
 	if (bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, BACKLOG) < 0) {
-		rc = err_field(e, -errno, "socket", path, NULL,
-			       "Cannot listen at '%.150s': %s. Does the folder exist, and may this user write to it?", path,
-			       err_words(errno));
+		rc = err_field(
+			e, -errno, "socket", path, NULL,
+			"Cannot listen at '%.150s': %s. Does the folder exist, and may this user write to it?",
+			path, err_words(errno));
 		close(fd);
 		return rc;
 	}
@@ -75,7 +80,8 @@ int sock_connect(const char *path, int *out, struct err *e)
 	if (fd < 0)
 		return err_set(e, -errno, "Cannot make a socket: %s.", err_words(errno));
 	if (connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
-		rc = err_field(e, -errno, "socket", path, NULL, "Cannot connect to '%.150s': %s.", path, err_words(errno));
+		rc = err_field(e, -errno, "socket", path, NULL, "Cannot connect to '%.150s': %s.",
+			       path, err_words(errno));
 		close(fd);
 		return rc;
 	}

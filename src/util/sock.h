@@ -5,8 +5,8 @@
 #include "util/err.h"
 
 /*
- * Listen at path. A socket file that nobody listens at any more is replaced; one that is served is left alone.
- * Errors: -ENAMETOOLONG, -EADDRINUSE, the kernel's, with a sentence.
+ * Listen at path. A socket file that nobody listens at any more is replaced; one that is served is
+ * left alone. Errors: -ENAMETOOLONG, -EADDRINUSE, the kernel's, with a sentence.
  */
 int sock_listen(const char *path, int *fd, struct err *e);
 

@@ -1,4 +1,5 @@
-/* The cheapest clock the machine has: a constant-rate counter, read in about 10 ns. Read it once per turn, not per I/O. */
+/* The cheapest clock the machine has: a constant-rate counter, read in about 10 ns. Read it once
+ * per turn, not per I/O. */
 #ifndef UTIL_TICKS_H
 #define UTIL_TICKS_H
 

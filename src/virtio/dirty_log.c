@@ -63,5 +63,6 @@ void dirty_log_mark(struct dirty_log *log, uint64_t gpa, uint64_t len)
 	if (len == 0 || range_wraps(gpa, len))
 		return;
 	for (last = (gpa + len - 1) / LOG_PAGE; page <= last && page / 8 < log->size; page++)
-		__atomic_fetch_or(&log->bits[page / 8], (uint8_t)(1u << (page % 8)), __ATOMIC_RELAXED);
+		__atomic_fetch_or(&log->bits[page / 8], (uint8_t)(1u << (page % 8)),
+				  __ATOMIC_RELAXED);
 }

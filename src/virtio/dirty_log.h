@@ -1,6 +1,7 @@
 /*
- * The dirty log of a migration (vhost-user, "Migration"): one bit per 4 KiB page of guest physical memory that the device has
- * written. Set atomically, since other devices and QEMU share it. Owner: the session thread; rings write through it.
+ * The dirty log of a migration (vhost-user, "Migration"): one bit per 4 KiB page of guest physical
+ * memory that the device has written. Set atomically, since other devices and QEMU share it. Owner:
+ * the session thread; rings write through it.
  */
 #ifndef VIRTIO_DIRTY_LOG_H
 #define VIRTIO_DIRTY_LOG_H

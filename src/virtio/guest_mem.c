@@ -61,12 +61,13 @@ bool guest_mem_idle(const struct guest_mem *m)
 	return true;
 }
 
-/* ------------------------------------------------------------------------------------------------ checking, mapping */
+/* --- checking, mapping --- */
 
 static int bad_range(const struct guest_range *g, const char *why, struct err *e)
 {
 	return err_set(e, -EINVAL,
-		       "memory region gpa 0x%" PRIx64 " size 0x%" PRIx64 " user 0x%" PRIx64 " offset 0x%" PRIx64 " %s",
+		       "memory region gpa 0x%" PRIx64 " size 0x%" PRIx64 " user 0x%" PRIx64
+		       " offset 0x%" PRIx64 " %s",
 		       g->gpa, g->size, g->user_addr, g->offset, why);
 }
 
@@ -111,7 +112,8 @@ static uint64_t page_size(int fd, const struct guest_range *g, struct err *e)
 		bad_range(g, "ends behind its file", e);
 		return 0;
 	}
-	return fs.f_type == HUGETLBFS_MAGIC ? (uint64_t)fs.f_bsize : (uint64_t)sysconf(_SC_PAGESIZE);
+	return fs.f_type == HUGETLBFS_MAGIC ? (uint64_t)fs.f_bsize
+					    : (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static int region_map(const struct guest_range *g, int fd, struct guest_region **out, struct err *e)
@@ -127,9 +129,11 @@ static int region_map(const struct guest_range *g, int fd, struct guest_region *
 		return err_set(e, -ENOMEM, "out of memory");
 	start = ROUND_DOWN(g->offset, page);
 	len = ROUND_UP(g->offset - start + g->size, page);
-	r->map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)start);
+	r->map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+		      (off_t)start);
 	if (r->map == MAP_FAILED) {
-		rc = err_set(e, -errno, "cannot map %" PRIu64 " MiB of guest memory: %s", len >> 20, err_words(errno));
+		rc = err_set(e, -errno, "cannot map %" PRIu64 " MiB of guest memory: %s", len >> 20,
+			     err_words(errno));
 		goto out_free;
 	}
 	madvise(r->map, len, MADV_DONTDUMP); /* a core dump shall not hold the guest */
@@ -198,7 +202,8 @@ int guest_mem_map(const struct guest_range *ranges, const int *fds, unsigned n, 
 	return 0;
 }
 
-static int copy_without(const struct guest_mem *m, const struct guest_region *left_out, struct guest_mem **out)
+static int copy_without(const struct guest_mem *m, const struct guest_region *left_out,
+			struct guest_mem **out)
 {
 	struct guest_mem *copy;
 	int rc = guest_mem_create(m->rings, &copy);
@@ -215,8 +220,8 @@ static int copy_without(const struct guest_mem *m, const struct guest_region *le
 	return 0;
 }
 
-int guest_mem_add(const struct guest_mem *m, const struct guest_range *range, int fd, struct guest_mem **out,
-		  struct err *e)
+int guest_mem_add(const struct guest_mem *m, const struct guest_range *range, int fd,
+		  struct guest_mem **out, struct err *e)
 {
 	struct guest_mem *copy;
 	int rc = copy_without(m, NULL, &copy);
@@ -232,7 +237,8 @@ int guest_mem_add(const struct guest_mem *m, const struct guest_range *range, in
 	return 0;
 }
 
-int guest_mem_remove(const struct guest_mem *m, const struct guest_range *g, struct guest_mem **out, struct err *e)
+int guest_mem_remove(const struct guest_mem *m, const struct guest_range *g, struct guest_mem **out,
+		     struct err *e)
 {
 	for (unsigned i = 0; i < m->n; i++) {
 		const struct guest_region *r = m->region[i];
@@ -247,7 +253,7 @@ int guest_mem_remove(const struct guest_mem *m, const struct guest_range *g, str
 	return -ENOENT;
 }
 
-/* ------------------------------------------------------------------------------------------------ looking up */
+/* --- looking up --- */
 
 const struct guest_region *guest_mem_find(const struct guest_mem *m, uint64_t gpa)
 {
@@ -283,7 +289,8 @@ uint64_t guest_mem_to_gpa(const struct guest_mem *m, const void *host)
 	for (unsigned i = 0; i < m->n; i++) {
 		const struct guest_region *r = m->region[i];
 
-		if ((const char *)host >= r->host && (uint64_t)((const char *)host - r->host) < r->size)
+		if ((const char *)host >= r->host &&
+		    (uint64_t)((const char *)host - r->host) < r->size)
 			return r->gpa + (uint64_t)((const char *)host - r->host);
 	}
 	return UINT64_MAX;

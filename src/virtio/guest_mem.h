@@ -1,11 +1,13 @@
 /*
  * Guest memory: what the front-end's memory table says lies where, mapped into this process.
  *
- * A struct guest_mem is an immutable table of regions, sorted by guest physical address. A change makes a new table, which shares
- * the regions that stay; the rings switch to it on their own threads, and the old one is unmapped when the last request
- * that holds pointers into it has ended (guest_mem_idle): changing memory never waits for storage.
+ * A struct guest_mem is an immutable table of regions, sorted by guest physical address. A change
+ * makes a new table, which shares the regions that stay; the rings switch to it on their own
+ * threads, and the old one is unmapped when the last request that holds pointers into it has ended
+ * (guest_mem_idle): changing memory never waits for storage.
  *
- * Owner: the session's thread. Reactors read the table of their ring, and count the requests that hold it in their own counter.
+ * Owner: the session's thread. Reactors read the table of their ring, and count the requests that
+ * hold it in their own counter.
  */
 #ifndef VIRTIO_GUEST_MEM_H
 #define VIRTIO_GUEST_MEM_H
@@ -53,17 +55,19 @@ int guest_mem_create(unsigned rings, struct guest_mem **out);
 void guest_mem_destroy(struct guest_mem *m); /* unmaps regions that no other table shares */
 
 /*
- * A table of the n ranges, mapped from fds[i] (which stay the caller's). Everything is checked: sizes, wrapping, overlap in either address
- * space, the file's size. Errors: -EINVAL, the kernel's, with a sentence.
+ * A table of the n ranges, mapped from fds[i] (which stay the caller's). Everything is checked:
+ * sizes, wrapping, overlap in either address space, the file's size. Errors: -EINVAL, the kernel's,
+ * with a sentence.
  */
 int guest_mem_map(const struct guest_range *ranges, const int *fds, unsigned n, unsigned rings,
 		  struct guest_mem **out, struct err *e);
 
-/* A copy of m with one range more, or one less (found by gpa, size and user_addr). Errors: as above; -ENOENT. */
+/* A copy of m with one range more, or one less (found by gpa, size and user_addr). Errors: as
+ * above; -ENOENT. */
 int guest_mem_add(const struct guest_mem *m, const struct guest_range *range, int fd,
 		  struct guest_mem **out, struct err *e);
-int guest_mem_remove(const struct guest_mem *m, const struct guest_range *range, struct guest_mem **out,
-		     struct err *e);
+int guest_mem_remove(const struct guest_mem *m, const struct guest_range *range,
+		     struct guest_mem **out, struct err *e);
 
 /* True when no request holds the table any more. */
 bool guest_mem_idle(const struct guest_mem *m);
@@ -78,11 +82,11 @@ void *guest_mem_from_user(const struct guest_mem *m, uint64_t user_addr, uint64_
 uint64_t guest_mem_to_gpa(const struct guest_mem *m, const void *host);
 
 /*
- * hot. Host address of gpa, and in *run how many bytes from there are in the same region; NULL: not guest memory. *hint is the
- * region that answered last, or NULL.
+ * hot. Host address of gpa, and in *run how many bytes from there are in the same region; NULL: not
+ * guest memory. *hint is the region that answered last, or NULL.
  */
-static inline void *guest_mem_at(const struct guest_mem *m, const struct guest_region **hint, uint64_t gpa,
-				 uint64_t *run)
+static inline void *guest_mem_at(const struct guest_mem *m, const struct guest_region **hint,
+				 uint64_t gpa, uint64_t *run)
 {
 	const struct guest_region *r = *hint;
 

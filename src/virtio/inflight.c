@@ -11,12 +11,13 @@ size_t inflight_stride(unsigned num)
 }
 
 /*
- * The crash came after the used index was published and before its heads were cleared: they are the last
- * (used_idx - region's) of the batch list.
+ * The crash came after the used index was published and before its heads were cleared: they are the
+ * last (used_idx - region's) of the batch list.
  */
 static void finish_batch(struct inflight_region *r, uint16_t num, uint16_t used_idx)
 {
-	uint16_t behind = (uint16_t)(used_idx - READ_ONCE(r->used_idx)), head = READ_ONCE(r->last_batch_head);
+	uint16_t behind = (uint16_t)(used_idx - READ_ONCE(r->used_idx)),
+		 head = READ_ONCE(r->last_batch_head);
 
 	for (uint16_t i = 0; i < behind && i < num && head < num; i++) {
 		r->desc[head].inflight = 0;
@@ -29,7 +30,8 @@ static void finish_batch(struct inflight_region *r, uint16_t num, uint16_t used_
 static int by_counter(const void *a, const void *b, void *arg)
 {
 	const struct inflight_region *r = arg;
-	uint64_t x = r->desc[*(const uint16_t *)a].counter, y = r->desc[*(const uint16_t *)b].counter;
+	uint64_t x = r->desc[*(const uint16_t *)a].counter,
+		 y = r->desc[*(const uint16_t *)b].counter;
 
 	return x < y ? -1 : x > y;
 }
@@ -51,7 +53,8 @@ static int collect(struct virtq_inflight *f)
 	return 0;
 }
 
-int inflight_open(void *region, uint16_t num, uint16_t used_idx, struct virtq_inflight *f, struct err *e)
+int inflight_open(void *region, uint16_t num, uint16_t used_idx, struct virtq_inflight *f,
+		  struct err *e)
 {
 	struct inflight_region *r = region;
 	uint16_t version = READ_ONCE(r->version);
@@ -67,8 +70,10 @@ int inflight_open(void *region, uint16_t num, uint16_t used_idx, struct virtq_in
 		return 0;
 	}
 	if (version != 1 || READ_ONCE(r->desc_num) != num)
-		return err_set(e, -EINVAL, "the in-flight region is of version %u for %u entries, the ring has %u",
-			       version, READ_ONCE(r->desc_num), num);
+		return err_set(
+			e, -EINVAL,
+			"the in-flight region is of version %u for %u entries, the ring has %u",
+			version, READ_ONCE(r->desc_num), num);
 	finish_batch(r, num, used_idx);
 	return collect(f);
 }
@@ -79,7 +84,8 @@ void inflight_close(struct virtq_inflight *f)
 	f->resubmit = NULL;
 }
 
-void inflight_publish(struct virtq_inflight *f, const uint16_t *heads, uint16_t mask, uint16_t first, uint16_t end)
+void inflight_publish(struct virtq_inflight *f, const uint16_t *heads, uint16_t mask,
+		      uint16_t first, uint16_t end)
 {
 	/* the used index must be visible before a head stops being in flight */
 	for (uint16_t i = first; i != end; i++)

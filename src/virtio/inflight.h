@@ -1,6 +1,7 @@
 /*
- * The in-flight region (vhost-user, "Inflight I/O tracking"): which heads a ring's device side has taken and not given back, in memory that
- * outlives this process. After a crash the next back-end resubmits them.
+ * The in-flight region (vhost-user, "Inflight I/O tracking"): which heads a ring's device side has
+ * taken and not given back, in memory that outlives this process. After a crash the next back-end
+ * resubmits them.
  *
  * The region is the front-end's memory, so it is checked like any guest input. Owner: as the ring.
  */
@@ -45,10 +46,12 @@ struct virtq_inflight {
 size_t inflight_stride(unsigned num);
 
 /*
- * Take up a region for a ring of num entries whose used index is used_idx: a fresh one is initialised; a used one is repaired
- * and says what to resubmit. Errors: -EINVAL (not for this ring), -ENOMEM.
+ * Take up a region for a ring of num entries whose used index is used_idx: a fresh one is
+ * initialised; a used one is repaired and says what to resubmit. Errors: -EINVAL (not for this
+ * ring), -ENOMEM.
  */
-int inflight_open(void *region, uint16_t num, uint16_t used_idx, struct virtq_inflight *f, struct err *e);
+int inflight_open(void *region, uint16_t num, uint16_t used_idx, struct virtq_inflight *f,
+		  struct err *e);
 void inflight_close(struct virtq_inflight *f);
 
 /* hot */
@@ -64,12 +67,14 @@ static inline void inflight_take(struct virtq_inflight *f, uint16_t head)
 /* hot; before the used index is published */
 static inline void inflight_stage(struct virtq_inflight *f, uint16_t head)
 {
-	__atomic_store_n(&f->region->desc[head].next, __atomic_load_n(&f->region->last_batch_head, __ATOMIC_RELAXED),
+	__atomic_store_n(&f->region->desc[head].next,
+			 __atomic_load_n(&f->region->last_batch_head, __ATOMIC_RELAXED),
 			 __ATOMIC_RELAXED);
 	__atomic_store_n(&f->region->last_batch_head, head, __ATOMIC_RELAXED);
 }
 
 /* hot; after it: clears n heads of the private array, which starts at heads[first & mask] */
-void inflight_publish(struct virtq_inflight *f, const uint16_t *heads, uint16_t mask, uint16_t first, uint16_t end);
+void inflight_publish(struct virtq_inflight *f, const uint16_t *heads, uint16_t mask,
+		      uint16_t first, uint16_t end);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * Virtio 1.2, byte for byte: the split virtqueue (2.7), feature bits (6) and the block device (5.2). Little-endian everywhere.
+ * Virtio 1.2, byte for byte: the split virtqueue (2.7), feature bits (6) and the block device
+ * (5.2). Little-endian everywhere.
  */
 #ifndef VIRTIO_SPEC_H
 #define VIRTIO_SPEC_H
@@ -67,12 +68,12 @@ static inline uint64_t virtq_used_size(unsigned n)
 
 /* --- 6 Feature bits --- */
 
-#define VHOST_F_LOG_ALL		      26
-#define VIRTIO_F_ANY_LAYOUT	      27
-#define VIRTIO_F_INDIRECT_DESC	      28
-#define VIRTIO_F_EVENT_IDX	      29
+#define VHOST_F_LOG_ALL		       26
+#define VIRTIO_F_ANY_LAYOUT	       27
+#define VIRTIO_F_INDIRECT_DESC	       28
+#define VIRTIO_F_EVENT_IDX	       29
 #define VHOST_USER_F_PROTOCOL_FEATURES 30
-#define VIRTIO_F_VERSION_1	      32
+#define VIRTIO_F_VERSION_1	       32
 
 #define FEATURE(bit) (UINT64_C(1) << (bit))
 

@@ -1,4 +1,5 @@
-/* One function per message; vhost-user.rst, "Front-end message types". fds that a handler keeps are set to -1 in the message. */
+/* One function per message; vhost-user.rst, "Front-end message types". fds that a handler keeps are
+ * set to -1 in the message. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -48,7 +49,7 @@ static struct vhost_ring *ring_at(struct call *c, uint32_t index)
 	return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ features */
+/* --- features --- */
 
 static int get_features(struct call *c)
 {
@@ -62,7 +63,8 @@ static int set_features(struct call *c)
 	int rc = 0;
 
 	if (f & ~s->offered)
-		return err_set(c->e, -EINVAL, "feature bits 0x%" PRIx64 " were not offered", f & ~s->offered);
+		return err_set(c->e, -EINVAL, "feature bits 0x%" PRIx64 " were not offered",
+			       f & ~s->offered);
 	s->features = f;
 	s->acked_features = true;
 	s->c.ops->features_set(s->c.device, f);
@@ -85,7 +87,8 @@ static int set_protocol_features(struct call *c)
 	uint64_t f = c->m->p.u64;
 
 	if (f & ~vhost_protocol_features())
-		return err_set(c->e, -EINVAL, "protocol feature bits 0x%" PRIx64 " were not offered",
+		return err_set(c->e, -EINVAL,
+			       "protocol feature bits 0x%" PRIx64 " were not offered",
 			       f & ~vhost_protocol_features());
 	return 0;
 }
@@ -116,19 +119,22 @@ static int reset_device(struct call *c)
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ memory */
+/* --- memory --- */
 
 static struct guest_range range_of(const struct vhost_region *r)
 {
 	return (struct guest_range){ r->gpa, r->size, r->user_addr, r->offset };
 }
 
-/* QEMU without share=on hands over memory that it does not share: an fd of nothing we can map, or none at all. */
+/* QEMU without share=on hands over memory that it does not share: an fd of nothing we can map, or
+ * none at all. */
 static void hint_share_on(struct vhost_session *s)
 {
 	if (!s->nudged++)
-		log_warn("%s: is the guest's memory shared? QEMU needs: -object memory-backend-memfd,id=mem,"
-			 "size=SIZE,share=on -machine memory-backend=mem", s->c.name);
+		log_warn(
+			"%s: is the guest's memory shared? QEMU needs: -object memory-backend-memfd,id=mem,"
+			"size=SIZE,share=on -machine memory-backend=mem",
+			s->c.name);
 }
 
 static int set_mem_table(struct call *c)
@@ -139,10 +145,12 @@ static int set_mem_table(struct call *c)
 	int rc;
 
 	if (t->n > VHOST_TABLE_REGIONS || c->m->hdr.size != 8 + t->n * sizeof(struct vhost_region))
-		return err_set(c->e, -EPROTO, "a table of %u regions does not fit %u bytes", t->n, c->m->hdr.size);
+		return err_set(c->e, -EPROTO, "a table of %u regions does not fit %u bytes", t->n,
+			       c->m->hdr.size);
 	if (c->m->fds_n != t->n) {
 		hint_share_on(c->s);
-		return err_set(c->e, -EINVAL, "%u regions came with %u file descriptors", t->n, c->m->fds_n);
+		return err_set(c->e, -EINVAL, "%u regions came with %u file descriptors", t->n,
+			       c->m->fds_n);
 	}
 	for (unsigned i = 0; i < t->n; i++)
 		ranges[i] = range_of(&t->region[i]);
@@ -197,11 +205,12 @@ static int set_log_base(struct call *c)
 
 static int set_log_fd(struct call *c)
 {
-	(void)c; /* an eventfd for "the log has changed", which no front-end waits for; it is closed with the message */
+	(void)c; /* an eventfd for "the log has changed", which no front-end waits for; it is closed
+		    with the message */
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ rings */
+/* --- rings --- */
 
 static int set_vring_num(struct call *c)
 {
@@ -211,7 +220,8 @@ static int set_vring_num(struct call *c)
 	if (!r)
 		return -EINVAL;
 	if (num == 0 || num > VIRTQ_SIZE_MAX || !IS_POWER_OF_2(num))
-		return err_set(c->e, -EINVAL, "ring %u cannot have %u entries: a power of 2 up to %u is needed",
+		return err_set(c->e, -EINVAL,
+			       "ring %u cannot have %u entries: a power of 2 up to %u is needed",
 			       r->setup.index, num, VIRTQ_SIZE_MAX);
 	if (r->running && num != r->setup.num)
 		return err_set(c->e, -EBUSY, "ring %u is running", r->setup.index);
@@ -224,14 +234,17 @@ static int check_addr(struct call *c, struct vhost_ring *r, const struct vhost_v
 {
 	if (!IS_ALIGNED(a->desc, VIRTQ_DESC_ALIGN) || !IS_ALIGNED(a->avail, VIRTQ_AVAIL_ALIGN) ||
 	    !IS_ALIGNED(a->used, VIRTQ_USED_ALIGN))
-		return err_set(c->e, -EINVAL, "the addresses of ring %u are not aligned to 16, 2 and 4 bytes",
+		return err_set(c->e, -EINVAL,
+			       "the addresses of ring %u are not aligned to 16, 2 and 4 bytes",
 			       r->setup.index);
 	if (range_wraps(a->desc, virtq_desc_size(r->setup.num)) ||
 	    range_wraps(a->avail, virtq_avail_size(r->setup.num)) ||
 	    range_wraps(a->used, virtq_used_size(r->setup.num)))
-		return err_set(c->e, -EINVAL, "the addresses of ring %u wrap around", r->setup.index);
+		return err_set(c->e, -EINVAL, "the addresses of ring %u wrap around",
+			       r->setup.index);
 	if (a->flags & ~VHOST_VRING_F_LOG)
-		return err_set(c->e, -EINVAL, "ring %u has unknown flags 0x%x", r->setup.index, a->flags);
+		return err_set(c->e, -EINVAL, "ring %u has unknown flags 0x%x", r->setup.index,
+			       a->flags);
 	return 0;
 }
 
@@ -247,7 +260,9 @@ static int set_vring_addr(struct call *c)
 	    (!guest_mem_from_user(c->s->mem, a->desc, virtq_desc_size(r->setup.num)) ||
 	     !guest_mem_from_user(c->s->mem, a->avail, virtq_avail_size(r->setup.num)) ||
 	     !guest_mem_from_user(c->s->mem, a->used, virtq_used_size(r->setup.num))))
-		return err_set(c->e, -EFAULT, "the parts of ring %u are not each in one memory region", r->setup.index);
+		return err_set(c->e, -EFAULT,
+			       "the parts of ring %u are not each in one memory region",
+			       r->setup.index);
 	r->setup.desc_user = a->desc;
 	r->setup.avail_user = a->avail;
 	r->setup.used_user = a->used;
@@ -266,7 +281,8 @@ static int set_vring_base(struct call *c)
 	if (!r)
 		return -EINVAL;
 	if (c->m->p.state.num > UINT16_MAX)
-		return err_set(c->e, -EINVAL, "ring %u cannot start at %u: a split ring's index has 16 bits",
+		return err_set(c->e, -EINVAL,
+			       "ring %u cannot start at %u: a split ring's index has 16 bits",
 			       r->setup.index, c->m->p.state.num);
 	if (r->running)
 		return err_set(c->e, -EBUSY, "ring %u is running", r->setup.index);
@@ -291,18 +307,22 @@ static int get_vring_base(struct call *c)
 	return reply(c, &state, sizeof(state), -1);
 }
 
-/* The ring of a KICK, CALL or ERR message; *fd is taken from it, -1 when the message says that there is none. */
+/* The ring of a KICK, CALL or ERR message; *fd is taken from it, -1 when the message says that
+ * there is none. */
 static struct vhost_ring *ring_with_fd(struct call *c, int *fd)
 {
 	uint64_t v = c->m->p.u64;
 	bool none = v & VHOST_VRING_NO_FD;
 	struct stat st;
 
-	if (v & ~(uint64_t)(VHOST_VRING_INDEX_MASK | VHOST_VRING_NO_FD) || none != (c->m->fds_n == 0)) {
-		err_set(c->e, -EPROTO, "the file descriptor and the word about it (0x%" PRIx64 ") disagree", v);
+	if (v & ~(uint64_t)(VHOST_VRING_INDEX_MASK | VHOST_VRING_NO_FD) ||
+	    none != (c->m->fds_n == 0)) {
+		err_set(c->e, -EPROTO,
+			"the file descriptor and the word about it (0x%" PRIx64 ") disagree", v);
 		return NULL;
 	}
-	/* Events go through eventfds; a file that cannot be waited for would make a reactor spin. */
+	/* Events go through eventfds; a file that cannot be waited for would make a reactor spin.
+	 */
 	if (!none && (fstat(c->m->fds[0], &st) < 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))) {
 		err_set(c->e, -EINVAL, "the file descriptor is not an eventfd");
 		return NULL;
@@ -360,12 +380,14 @@ static int set_vring_enable(struct call *c)
 	if (!r)
 		return -EINVAL;
 	if (c->m->p.state.num > 1)
-		return err_set(c->e, -EINVAL, "a ring is enabled with 1 and disabled with 0, not %u", c->m->p.state.num);
+		return err_set(c->e, -EINVAL,
+			       "a ring is enabled with 1 and disabled with 0, not %u",
+			       c->m->p.state.num);
 	r->enabled = c->m->p.state.num;
 	return vhost_ring_update(c->s, r, c->e);
 }
 
-/* ------------------------------------------------------------------------------------------------ configuration space */
+/* --- configuration space --- */
 
 static bool config_sane(const struct vhost_msg *m)
 {
@@ -380,8 +402,8 @@ static int get_config(struct call *c)
 	struct vhost_config *g = &c->m->p.config;
 
 	if (!config_sane(c->m)) {
-		log_warn("%s: GET_CONFIG of %u bytes at %u is outside the configuration space", c->s->c.name, g->size,
-			 g->offset);
+		log_warn("%s: GET_CONFIG of %u bytes at %u is outside the configuration space",
+			 c->s->c.name, g->size, g->offset);
 		return reply(c, NULL, 0, -1); /* how this message says no */
 	}
 	c->s->c.ops->config_get(c->s->c.device, g->offset, g->data, g->size);
@@ -393,11 +415,12 @@ static int set_config(struct call *c)
 	const struct vhost_config *g = &c->m->p.config;
 
 	if (!config_sane(c->m))
-		return err_set(c->e, -EINVAL, "%u bytes at %u are outside the configuration space", g->size, g->offset);
+		return err_set(c->e, -EINVAL, "%u bytes at %u are outside the configuration space",
+			       g->size, g->offset);
 	return c->s->c.ops->config_set(c->s->c.device, g->offset, g->data, g->size, c->e);
 }
 
-/* ------------------------------------------------------------------------------------------------ in-flight region */
+/* --- in-flight region --- */
 
 static bool any_running(const struct vhost_session *s)
 {
@@ -411,8 +434,11 @@ static int check_inflight(struct call *c, const struct vhost_inflight *f)
 {
 	if (f->num_queues == 0 || f->num_queues > c->s->c.rings || f->queue_size == 0 ||
 	    f->queue_size > VIRTQ_SIZE_MAX)
-		return err_set(c->e, -EINVAL, "an in-flight region for %u rings of %u entries is not for this disk, "
-			       "which has %u", f->num_queues, f->queue_size, c->s->c.rings);
+		return err_set(
+			c->e, -EINVAL,
+			"an in-flight region for %u rings of %u entries is not for this disk, "
+			"which has %u",
+			f->num_queues, f->queue_size, c->s->c.rings);
 	if (any_running(c->s))
 		return err_set(c->e, -EBUSY, "rings are running");
 	return 0;
@@ -436,14 +462,18 @@ static int map_inflight(struct call *c, int fd, const struct vhost_inflight *f)
 	void *map;
 	int rc;
 
-	if (f->mmap_size < f->num_queues * inflight_stride(f->queue_size) || !IS_ALIGNED(f->mmap_offset, 8) ||
-	    range_wraps(f->mmap_offset, f->mmap_size) || fstat(fd, &st) < 0 || st.st_size < 0 ||
+	if (f->mmap_size < f->num_queues * inflight_stride(f->queue_size) ||
+	    !IS_ALIGNED(f->mmap_offset, 8) || range_wraps(f->mmap_offset, f->mmap_size) ||
+	    fstat(fd, &st) < 0 || st.st_size < 0 ||
 	    f->mmap_offset + f->mmap_size > (uint64_t)st.st_size)
-		return err_set(c->e, -EINVAL, "%" PRIu64 " bytes at %" PRIu64 " do not hold %u rings of %u entries",
+		return err_set(c->e, -EINVAL,
+			       "%" PRIu64 " bytes at %" PRIu64
+			       " do not hold %u rings of %u entries",
 			       f->mmap_size, f->mmap_offset, f->num_queues, f->queue_size);
 	map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)start);
 	if (map == MAP_FAILED)
-		return err_set(c->e, -errno, "cannot map the in-flight region: %s", err_words(errno));
+		return err_set(c->e, -errno, "cannot map the in-flight region: %s",
+			       err_words(errno));
 	rc = mem_register(map, ROUND_UP(len, page));
 	if (rc) {
 		munmap(map, len);
@@ -490,7 +520,7 @@ static int set_inflight_fd(struct call *c)
 	return rc ? rc : map_inflight(c, c->m->fds[0], f);
 }
 
-/* ------------------------------------------------------------------------------------------------ dispatch */
+/* --- dispatch --- */
 
 static int (*const handlers[VHOST_REQUEST_MAX])(struct call *c) = {
 	[VHOST_GET_FEATURES] = get_features,

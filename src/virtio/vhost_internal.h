@@ -1,4 +1,5 @@
-/* The inside of a session: vhost_session.c (life, memory, dispatch), vhost_ring.c (rings) and vhost_handlers.c (messages). */
+/* The inside of a session: vhost_session.c (life, memory, dispatch), vhost_ring.c (rings) and
+ * vhost_handlers.c (messages). */
 #ifndef VIRTIO_VHOST_INTERNAL_H
 #define VIRTIO_VHOST_INTERNAL_H
 
@@ -57,12 +58,14 @@ int vhost_session_set_mem(struct vhost_session *s, struct guest_mem *mem, struct
 void vhost_ring_init(struct vhost_ring *r, unsigned index);
 /* Start, pause or resume the ring, as its present facts ask for. */
 int vhost_ring_update(struct vhost_session *s, struct vhost_ring *r, struct err *e);
-/* Stop it and wait for what is in flight; setup.last_avail is where it stood. Harmless when stopped. */
+/* Stop it and wait for what is in flight; setup.last_avail is where it stood. Harmless when
+ * stopped. */
 void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r);
 /* Stop it and forget what was told of it, fds included. */
 void vhost_ring_reset(struct vhost_session *s, struct vhost_ring *r);
 /* Change a fact of a ring, on its reactor when it runs. */
-int vhost_ring_remap(struct vhost_session *s, struct vhost_ring *r, const struct guest_mem *mem, struct err *e);
+int vhost_ring_remap(struct vhost_session *s, struct vhost_ring *r, const struct guest_mem *mem,
+		     struct err *e);
 void vhost_ring_set_call(struct vhost_ring *r, int fd);
 void vhost_ring_set_err(struct vhost_ring *r, int fd);
 void vhost_ring_set_kick(struct vhost_session *s, struct vhost_ring *r, int fd);

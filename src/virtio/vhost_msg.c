@@ -10,7 +10,8 @@
 
 /* What a peer may take for the rest of a message, and for taking our reply. */
 #define MESSAGE_DEADLINE_MS 5000
-/* The kernel passes at most SCM_MAX_FD fds at once: room for all, so that none is lost and all can be closed. */
+/* The kernel passes at most SCM_MAX_FD fds at once: room for all, so that none is lost and all can
+ * be closed. */
 #define SCM_FDS_MAX 253
 
 struct request {
@@ -29,7 +30,8 @@ static const struct request requests[VHOST_REQUEST_MAX] = {
 	[VHOST_SET_OWNER] = { "SET_OWNER", 0, 0, 0, 0, false },
 	[VHOST_RESET_OWNER] = { "RESET_OWNER", 0, 0, 0, 0, false },
 	[VHOST_SET_MEM_TABLE] = { "SET_MEM_TABLE", 8, sizeof(struct vhost_mem_table), 0, 8, false },
-	[VHOST_SET_LOG_BASE] = { "SET_LOG_BASE", sizeof(struct vhost_log), sizeof(struct vhost_log), 1, 1, true },
+	[VHOST_SET_LOG_BASE] = { "SET_LOG_BASE", sizeof(struct vhost_log), sizeof(struct vhost_log),
+				 1, 1, true },
 	[VHOST_SET_LOG_FD] = { "SET_LOG_FD", 0, 8, 1, 1, false },
 	[VHOST_SET_VRING_NUM] = { "SET_VRING_NUM", STATE, STATE, 0, 0, false },
 	[VHOST_SET_VRING_ADDR] = { "SET_VRING_ADDR", ADDR, ADDR, 0, 0, false },
@@ -43,10 +45,14 @@ static const struct request requests[VHOST_REQUEST_MAX] = {
 	[VHOST_GET_QUEUE_NUM] = { "GET_QUEUE_NUM", 0, 0, 0, 0, true },
 	[VHOST_SET_VRING_ENABLE] = { "SET_VRING_ENABLE", STATE, STATE, 0, 0, false },
 	[VHOST_SET_BACKEND_REQ_FD] = { "SET_BACKEND_REQ_FD", 0, 8, 1, 1, false },
-	[VHOST_GET_CONFIG] = { "GET_CONFIG", VHOST_CONFIG_HEAD, sizeof(struct vhost_config), 0, 0, true },
-	[VHOST_SET_CONFIG] = { "SET_CONFIG", VHOST_CONFIG_HEAD, sizeof(struct vhost_config), 0, 0, false },
-	[VHOST_GET_INFLIGHT_FD] = { "GET_INFLIGHT_FD", VHOST_INFLIGHT_SHORT, sizeof(struct vhost_inflight), 0, 0, true },
-	[VHOST_SET_INFLIGHT_FD] = { "SET_INFLIGHT_FD", VHOST_INFLIGHT_SHORT, sizeof(struct vhost_inflight), 1, 1, false },
+	[VHOST_GET_CONFIG] = { "GET_CONFIG", VHOST_CONFIG_HEAD, sizeof(struct vhost_config), 0, 0,
+			       true },
+	[VHOST_SET_CONFIG] = { "SET_CONFIG", VHOST_CONFIG_HEAD, sizeof(struct vhost_config), 0, 0,
+			       false },
+	[VHOST_GET_INFLIGHT_FD] = { "GET_INFLIGHT_FD", VHOST_INFLIGHT_SHORT,
+				    sizeof(struct vhost_inflight), 0, 0, true },
+	[VHOST_SET_INFLIGHT_FD] = { "SET_INFLIGHT_FD", VHOST_INFLIGHT_SHORT,
+				    sizeof(struct vhost_inflight), 1, 1, false },
 	[VHOST_RESET_DEVICE] = { "RESET_DEVICE", 0, 0, 0, 0, false },
 	[VHOST_GET_MAX_MEM_SLOTS] = { "GET_MAX_MEM_SLOTS", 0, 0, 0, 0, true },
 	[VHOST_ADD_MEM_REG] = { "ADD_MEM_REG", 40, 40, 1, 1, false },
@@ -79,10 +85,11 @@ bool vhost_has_reply(uint32_t request)
 int vhost_hdr_check(const struct vhost_hdr *h, struct err *e)
 {
 	if ((h->flags & VHOST_VERSION_MASK) != VHOST_VERSION)
-		return err_set(e, -EPROTO, "%s has version %u, not 1", vhost_request_name(h->request),
-			       h->flags & VHOST_VERSION_MASK);
+		return err_set(e, -EPROTO, "%s has version %u, not 1",
+			       vhost_request_name(h->request), h->flags & VHOST_VERSION_MASK);
 	if (h->flags & VHOST_F_REPLY)
-		return err_set(e, -EPROTO, "%s is marked as a reply", vhost_request_name(h->request));
+		return err_set(e, -EPROTO, "%s is marked as a reply",
+			       vhost_request_name(h->request));
 	if (h->size > sizeof(union vhost_payload))
 		return err_set(e, -EPROTO, "%s has %u bytes of payload, more than any message",
 			       vhost_request_name(h->request), h->size);
@@ -94,10 +101,11 @@ int vhost_msg_check(const struct vhost_msg *m, struct err *e)
 	const struct request *r = find(m->hdr.request);
 
 	if (!r)
-		return err_set(e, -ENOTSUP, "%s is not offered", vhost_request_name(m->hdr.request));
+		return err_set(e, -ENOTSUP, "%s is not offered",
+			       vhost_request_name(m->hdr.request));
 	if (m->hdr.size < r->min || m->hdr.size > r->max)
-		return err_set(e, -EPROTO, "%s has %u bytes of payload, not %u%s", r->name, m->hdr.size, r->max,
-			       r->min < r->max ? " or less" : "");
+		return err_set(e, -EPROTO, "%s has %u bytes of payload, not %u%s", r->name,
+			       m->hdr.size, r->max, r->min < r->max ? " or less" : "");
 	if (m->fds_lost || m->fds_n < r->fds_min || m->fds_n > r->fds_max)
 		return err_set(e, -EPROTO, "%s came with %s%u file descriptors, not %u%s", r->name,
 			       m->fds_lost ? "more than " : "", m->fds_n, r->fds_max,
@@ -113,7 +121,7 @@ void vhost_msg_close_fds(struct vhost_msg *m)
 	m->fds_n = 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ the socket */
+/* --- the socket --- */
 
 static int64_t now_ms(void)
 {
@@ -231,7 +239,8 @@ int vhost_reply(int fd, uint32_t request, const void *payload, uint32_t size, in
 		control.align.cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(&control.align), &with_fd, sizeof(with_fd));
 	}
-	/* A few hundred bytes at most: they go out whole or, with the peer's buffer full, not at all. */
+	/* A few hundred bytes at most: they go out whole or, with the peer's buffer full, not at
+	 * all. */
 	for (;;) {
 		ssize_t n = sendmsg(fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 		int rc;

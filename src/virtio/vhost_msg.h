@@ -1,8 +1,9 @@
 /*
- * vhost-user on the wire: the messages, as bytes (QEMU, docs/interop/vhost-user.rst). Machine byte order, no padding on the wire
- * but what is named.
+ * vhost-user on the wire: the messages, as bytes (QEMU, docs/interop/vhost-user.rst). Machine byte
+ * order, no padding on the wire but what is named.
  *
- * vhost_msg_check() is a pure function of bytes; vhost_recv() and vhost_send() are the only ones that touch the socket.
+ * vhost_msg_check() is a pure function of bytes; vhost_recv() and vhost_send() are the only ones
+ * that touch the socket.
  */
 #ifndef VIRTIO_VHOST_MSG_H
 #define VIRTIO_VHOST_MSG_H
@@ -45,10 +46,10 @@ enum vhost_request {
 	VHOST_REQUEST_MAX,
 };
 
-#define VHOST_VERSION	    1u
-#define VHOST_VERSION_MASK  3u
-#define VHOST_F_REPLY	    4u
-#define VHOST_F_NEED_REPLY  8u
+#define VHOST_VERSION	   1u
+#define VHOST_VERSION_MASK 3u
+#define VHOST_F_REPLY	   4u
+#define VHOST_F_NEED_REPLY 8u
 
 #define VHOST_PROTOCOL_F_MQ		     0
 #define VHOST_PROTOCOL_F_LOG_SHMFD	     1
@@ -146,24 +147,25 @@ const char *vhost_request_name(uint32_t request);
 bool vhost_has_reply(uint32_t request);
 
 /*
- * Is this a header that may be followed by its payload? Pure. -EPROTO with a sentence: the stream cannot be trusted any more (version,
- * reply bit, size over every legal one).
+ * Is this a header that may be followed by its payload? Pure. -EPROTO with a sentence: the stream
+ * cannot be trusted any more (version, reply bit, size over every legal one).
  */
 int vhost_hdr_check(const struct vhost_hdr *h, struct err *e);
 
-/* Do size and number of fds fit the request? Pure. -EPROTO, or -ENOTSUP for a request that is not offered. */
+/* Do size and number of fds fit the request? Pure. -EPROTO, or -ENOTSUP for a request that is not
+ * offered. */
 int vhost_msg_check(const struct vhost_msg *m, struct err *e);
 
 void vhost_msg_close_fds(struct vhost_msg *m);
 
 /*
- * Receive one message, whole, from an fd that has become readable: what has begun must end within seconds.
- * Errors: -EPIPE (the peer is gone), -ETIMEDOUT, -EPROTO. On error *m holds
- * no fds.
+ * Receive one message, whole, from an fd that has become readable: what has begun must end within
+ * seconds. Errors: -EPIPE (the peer is gone), -ETIMEDOUT, -EPROTO. On error *m holds no fds.
  */
 int vhost_recv(int fd, struct vhost_msg *m, struct err *e);
 
-/* Send a reply to request with size bytes of payload, and fd when it is not -1. Errors: -EPIPE, -ETIMEDOUT. */
+/* Send a reply to request with size bytes of payload, and fd when it is not -1. Errors: -EPIPE,
+ * -ETIMEDOUT. */
 int vhost_reply(int fd, uint32_t request, const void *payload, uint32_t size, int with_fd);
 
 #endif

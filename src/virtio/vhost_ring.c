@@ -20,11 +20,12 @@ void vhost_ring_init(struct vhost_ring *r, unsigned index)
 	r->kick_fd = r->call_fd = r->err_fd = -1;
 }
 
-/* ------------------------------------------------------------------------------------------------ start, stop */
+/* --- start, stop --- */
 
 static bool is_enabled(const struct vhost_session *s, const struct vhost_ring *r)
 {
-	return r->enabled || (s->acked_features && !(s->features & FEATURE(VHOST_USER_F_PROTOCOL_FEATURES)));
+	return r->enabled ||
+	       (s->acked_features && !(s->features & FEATURE(VHOST_USER_F_PROTOCOL_FEATURES)));
 }
 
 static bool can_run(const struct vhost_session *s, const struct vhost_ring *r)
@@ -42,10 +43,11 @@ static int open_inflight(struct vhost_session *s, struct vhost_ring *r, struct e
 	if (!map->base || r->setup.index >= map->queues)
 		return 0;
 	if (map->queue_size != r->setup.num)
-		return err_set(e, -EINVAL, "the in-flight region is for rings of %u entries, ring %u has %u",
+		return err_set(e, -EINVAL,
+			       "the in-flight region is for rings of %u entries, ring %u has %u",
 			       map->queue_size, r->setup.index, r->setup.num);
-	rc = inflight_open(map->base + r->setup.index * inflight_stride(map->queue_size), (uint16_t)r->setup.num,
-			   used_idx, &r->inflight, e);
+	rc = inflight_open(map->base + r->setup.index * inflight_stride(map->queue_size),
+			   (uint16_t)r->setup.num, used_idx, &r->inflight, e);
 	r->inflight_open = rc == 0;
 	return rc;
 }
@@ -74,8 +76,8 @@ static int start(struct vhost_session *s, struct vhost_ring *r, struct err *e)
 	r->running = true;
 	r->paused = false;
 	s->started++;
-	log_debug("%s: ring %u started with %u entries at %u", s->c.name, r->setup.index, r->setup.num,
-		  r->setup.last_avail);
+	log_debug("%s: ring %u started with %u entries at %u", s->c.name, r->setup.index,
+		  r->setup.num, r->setup.last_avail);
 	return 0;
 out_inflight:
 	if (r->inflight_open)
@@ -126,7 +128,7 @@ void vhost_ring_reset(struct vhost_session *s, struct vhost_ring *r)
 	vhost_ring_init(r, r->setup.index);
 }
 
-/* ------------------------------------------------------------------------------------------------ changes while it runs */
+/* --- changes while it runs --- */
 
 struct change {
 	struct virtq *vq;
@@ -144,14 +146,16 @@ static int remap_here(void *arg)
 	int rc = virtq_map(c->vq, c->setup, c->mem, c->e);
 
 	if (rc) {
-		/* The rings are gone, but requests in flight still end into the old mapping, which lives until they do. */
+		/* The rings are gone, but requests in flight still end into the old mapping, which
+		 * lives until they do. */
 		virtq_break(c->vq, "the new memory table does not hold it");
 		c->vq->hint = NULL;
 	}
 	return rc;
 }
 
-int vhost_ring_remap(struct vhost_session *s, struct vhost_ring *r, const struct guest_mem *mem, struct err *e)
+int vhost_ring_remap(struct vhost_session *s, struct vhost_ring *r, const struct guest_mem *mem,
+		     struct err *e)
 {
 	struct change c = { .vq = r->vq, .setup = &r->setup, .mem = mem, .e = e };
 
@@ -198,7 +202,8 @@ void vhost_ring_set_err(struct vhost_ring *r, int fd)
 	close_fd(&old);
 }
 
-/* The device watches the fd from start to stop, so a running ring is taken round that way: rare, and safe. */
+/* The device watches the fd from start to stop, so a running ring is taken round that way: rare,
+ * and safe. */
 void vhost_ring_set_kick(struct vhost_session *s, struct vhost_ring *r, int fd)
 {
 	vhost_ring_stop(s, r);

@@ -15,7 +15,8 @@ uint64_t vhost_protocol_features(void)
 	return FEATURE(VHOST_PROTOCOL_F_MQ) | FEATURE(VHOST_PROTOCOL_F_LOG_SHMFD) |
 	       FEATURE(VHOST_PROTOCOL_F_REPLY_ACK) | FEATURE(VHOST_PROTOCOL_F_BACKEND_REQ) |
 	       FEATURE(VHOST_PROTOCOL_F_CONFIG) | FEATURE(VHOST_PROTOCOL_F_INFLIGHT_SHMFD) |
-	       FEATURE(VHOST_PROTOCOL_F_RESET_DEVICE) | FEATURE(VHOST_PROTOCOL_F_CONFIGURE_MEM_SLOTS);
+	       FEATURE(VHOST_PROTOCOL_F_RESET_DEVICE) |
+	       FEATURE(VHOST_PROTOCOL_F_CONFIGURE_MEM_SLOTS);
 }
 
 int vhost_session_open(int fd, const struct vhost_session_config *c, struct vhost_session **out)
@@ -28,8 +29,8 @@ int vhost_session_open(int fd, const struct vhost_session_config *c, struct vhos
 	s->c = *c;
 	s->backend_fd = -1;
 	s->offered = c->features | FEATURE(VIRTIO_F_VERSION_1) | FEATURE(VIRTIO_F_INDIRECT_DESC) |
-		     FEATURE(VIRTIO_F_EVENT_IDX) | FEATURE(VIRTIO_F_ANY_LAYOUT) | FEATURE(VHOST_F_LOG_ALL) |
-		     FEATURE(VHOST_USER_F_PROTOCOL_FEATURES);
+		     FEATURE(VIRTIO_F_EVENT_IDX) | FEATURE(VIRTIO_F_ANY_LAYOUT) |
+		     FEATURE(VHOST_F_LOG_ALL) | FEATURE(VHOST_USER_F_PROTOCOL_FEATURES);
 	list_init(&s->retired);
 	s->ring = calloc(c->rings, sizeof(*s->ring));
 	if (!s->ring || guest_mem_create(c->rings, &s->mem)) {
@@ -71,13 +72,13 @@ unsigned vhost_session_started(const struct vhost_session *s)
 	return s->started;
 }
 
-/* ------------------------------------------------------------------------------------------------ memory */
+/* --- memory --- */
 
 bool vhost_session_retire(struct vhost_session *s)
 {
 	struct guest_mem *m, *next;
 
-	list_for_each_safe(m, next, &s->retired, node) {
+	list_for_each_safe (m, next, &s->retired, node) {
 		if (!guest_mem_idle(m))
 			continue;
 		list_del(&m->node);
@@ -97,7 +98,8 @@ int vhost_session_set_mem(struct vhost_session *s, struct guest_mem *mem, struct
 
 		rc = rc ? rc : one;
 	}
-	/* Rings hold it no more; requests may. A ring that broke in the change keeps its pointers, so it is stopped first. */
+	/* Rings hold it no more; requests may. A ring that broke in the change keeps its pointers,
+	 * so it is stopped first. */
 	for (unsigned i = 0; rc && i < s->c.rings; i++)
 		if (s->ring[i].running && s->ring[i].vq->broken)
 			vhost_ring_stop(s, &s->ring[i]);
@@ -108,7 +110,7 @@ int vhost_session_set_mem(struct vhost_session *s, struct guest_mem *mem, struct
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ messages */
+/* --- messages --- */
 
 /* need_reply asks for a yes or no where the request has no reply of its own. */
 static int acknowledge(struct vhost_session *s, const struct vhost_msg *m, int rc)
@@ -135,13 +137,14 @@ int vhost_session_step(struct vhost_session *s)
 	if (rc == 0)
 		rc = vhost_handle(s, &m, &replied, &e);
 	vhost_msg_close_fds(&m);
-	/* Also without SET_PROTOCOL_FEATURES: QEMU leaves it out when it reconnects, and then waits for the answer. */
+	/* Also without SET_PROTOCOL_FEATURES: QEMU leaves it out when it reconnects, and then waits
+	 * for the answer. */
 	wants = m.hdr.flags & VHOST_F_NEED_REPLY && !vhost_has_reply(m.hdr.request);
 	if (rc == -EPIPE)
 		return rc;
 	if (rc)
-		log_warn("%s: %s refused: %s%s", s->c.name, vhost_request_name(m.hdr.request), e.text,
-			 wants || replied ? "" : "; closing the connection");
+		log_warn("%s: %s refused: %s%s", s->c.name, vhost_request_name(m.hdr.request),
+			 e.text, wants || replied ? "" : "; closing the connection");
 	if (wants && !replied)
 		return acknowledge(s, &m, rc);
 	return replied ? 0 : rc;

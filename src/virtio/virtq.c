@@ -11,13 +11,14 @@
 #include "virtio/inflight.h"
 
 /*
- * A chain has at most as many descriptors as the ring has entries (2.7.5.3.1). But a driver that was told seg_max 254 puts 256 entries
- * into indirect tables whatever the ring's size (Linux does), and a ring smaller than this is a driver that knows the rule.
+ * A chain has at most as many descriptors as the ring has entries (2.7.5.3.1). But a driver that
+ * was told seg_max 254 puts 256 entries into indirect tables whatever the ring's size (Linux does),
+ * and a ring smaller than this is a driver that knows the rule.
  */
-#define SMALL_RING	  32
+#define SMALL_RING	 32
 #define CHAIN_OF_SEG_MAX 256
 
-/* ------------------------------------------------------------------------------------------------ life */
+/* --- life --- */
 
 int virtq_create(uint32_t num, struct virtq **out)
 {
@@ -51,29 +52,35 @@ void virtq_destroy(struct virtq *vq)
 	free(vq);
 }
 
-static void *map_part(const struct guest_mem *mem, uint64_t user, uint64_t len, unsigned align, const char *part,
-		      unsigned index, int *rc, struct err *e)
+static void *map_part(const struct guest_mem *mem, uint64_t user, uint64_t len, unsigned align,
+		      const char *part, unsigned index, int *rc, struct err *e)
 {
 	void *p = guest_mem_from_user(mem, user, len);
 
 	if (!IS_ALIGNED(user, align))
-		*rc = err_set(e, -EINVAL, "the %s of ring %u at 0x%" PRIx64 " is not aligned to %u bytes", part,
+		*rc = err_set(e, -EINVAL,
+			      "the %s of ring %u at 0x%" PRIx64 " is not aligned to %u bytes", part,
 			      index, user, align);
 	else if (!p)
-		*rc = err_set(e, -EFAULT, "the %s of ring %u at 0x%" PRIx64 " is not in one memory region", part,
-			      index, user);
+		*rc = err_set(e, -EFAULT,
+			      "the %s of ring %u at 0x%" PRIx64 " is not in one memory region",
+			      part, index, user);
 	return p;
 }
 
-int virtq_map(struct virtq *vq, const struct virtq_setup *s, const struct guest_mem *mem, struct err *e)
+int virtq_map(struct virtq *vq, const struct virtq_setup *s, const struct guest_mem *mem,
+	      struct err *e)
 {
 	unsigned n = vq->num;
 	int rc = 0;
 	void *desc, *avail, *used;
 
-	desc = map_part(mem, s->desc_user, virtq_desc_size(n), VIRTQ_DESC_ALIGN, "descriptor table", s->index, &rc, e);
-	avail = map_part(mem, s->avail_user, virtq_avail_size(n), VIRTQ_AVAIL_ALIGN, "avail ring", s->index, &rc, e);
-	used = map_part(mem, s->used_user, virtq_used_size(n), VIRTQ_USED_ALIGN, "used ring", s->index, &rc, e);
+	desc = map_part(mem, s->desc_user, virtq_desc_size(n), VIRTQ_DESC_ALIGN, "descriptor table",
+			s->index, &rc, e);
+	avail = map_part(mem, s->avail_user, virtq_avail_size(n), VIRTQ_AVAIL_ALIGN, "avail ring",
+			 s->index, &rc, e);
+	used = map_part(mem, s->used_user, virtq_used_size(n), VIRTQ_USED_ALIGN, "used ring",
+			s->index, &rc, e);
 	if (rc)
 		return rc;
 	vq->desc = desc;
@@ -92,9 +99,11 @@ void virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inf
 	vq->event_idx = s->features & FEATURE(VIRTIO_F_EVENT_IDX);
 	vq->used_idx = vq->published = used_idx;
 	vq->inflight = inflight;
-	/* What is in flight was taken from the avail ring after what is used: the index in the message may be stale. */
-	vq->last_avail = inflight && inflight->resubmit_n ? (uint16_t)(used_idx + inflight->resubmit_n)
-							  : s->last_avail;
+	/* What is in flight was taken from the avail ring after what is used: the index in the
+	 * message may be stale. */
+	vq->last_avail = inflight && inflight->resubmit_n
+				 ? (uint16_t)(used_idx + inflight->resubmit_n)
+				 : s->last_avail;
 	vq->avail_idx = vq->last_avail;
 	vq->signal_next = true;
 	vq->broken = false;
@@ -115,7 +124,7 @@ void virtq_break(struct virtq *vq, const char *why)
 		log_debug("ring %u: nobody takes the error event", vq->index);
 }
 
-/* ------------------------------------------------------------------------------------------------ pop */
+/* --- pop --- */
 
 /* A private copy of a descriptor, each field read once. */
 struct desc {
@@ -161,7 +170,8 @@ static noinline bool desc_gather(struct virtq *vq, uint64_t gpa, struct desc *d)
 	return true;
 }
 
-static inline bool desc_fetch(struct virtq *vq, const struct desc_table *t, uint32_t i, struct desc *d)
+static inline bool desc_fetch(struct virtq *vq, const struct desc_table *t, uint32_t i,
+			      struct desc *d)
 {
 	if (unlikely(!t->at))
 		return desc_gather(vq, t->gpa + i * sizeof(struct virtq_desc), d);
@@ -176,7 +186,8 @@ static inline bool enter_table(struct virtq *vq, const struct desc *d, struct de
 	const void *at;
 
 	if (unlikely(t->at != vq->desc || d->flags & VIRTQ_DESC_F_NEXT || d->len == 0 ||
-		     d->len % sizeof(struct virtq_desc) || d->len / sizeof(struct virtq_desc) > vq->max_chain))
+		     d->len % sizeof(struct virtq_desc) ||
+		     d->len / sizeof(struct virtq_desc) > vq->max_chain))
 		return false;
 	at = guest_mem_at(vq->mem, &vq->hint, d->addr, &run);
 	if (unlikely(!at || range_wraps(d->addr, d->len)))
@@ -310,7 +321,7 @@ int virtq_pop(struct virtq *vq, struct virtq_chain *c)
 	return 1;
 }
 
-/* ------------------------------------------------------------------------------------------------ push, flush */
+/* --- push, flush --- */
 
 /* hot */
 void virtq_push(struct virtq *vq, uint16_t head, uint32_t written)
@@ -396,17 +407,19 @@ bool virtq_enable_kick(struct virtq *vq)
 void virtq_disable_kick(struct virtq *vq)
 {
 	/*
-	 * With EVENT_IDX the event index is left where it is: behind what the driver makes available from now on, so that it
-	 * kicks at most once in 65536 entries.
+	 * With EVENT_IDX the event index is left where it is: behind what the driver makes
+	 * available from now on, so that it kicks at most once in 65536 entries.
 	 */
 	if (!vq->event_idx && !vq->broken)
 		WRITE_ONCE(vq->used->flags, to_le16(VIRTQ_USED_F_NO_NOTIFY));
 }
 
-void virtq_log_iov(struct virtq *vq, const struct guest_mem *mem, const struct iovec *iov, int n, uint64_t len)
+void virtq_log_iov(struct virtq *vq, const struct guest_mem *mem, const struct iovec *iov, int n,
+		   uint64_t len)
 {
 	for (int i = 0; i < n && len > 0; i++) {
-		uint64_t part = MIN(len, iov[i].iov_len), gpa = guest_mem_to_gpa(mem, iov[i].iov_base);
+		uint64_t part = MIN(len, iov[i].iov_len),
+			 gpa = guest_mem_to_gpa(mem, iov[i].iov_base);
 
 		if (gpa != UINT64_MAX)
 			dirty_log_mark(vq->log, gpa, part);

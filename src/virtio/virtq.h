@@ -1,12 +1,14 @@
 /*
  * virtq: a split virtqueue from the device's side (virtio 1.2, 2.7).
  *
- * virtq_pop() takes the next chain and turns it into an iovec of host memory; virtq_push() stages its end; virtq_flush() publishes all
- * staged ends with one store of the used index, looks once whether the driver wants an interrupt, and sends at most one.
+ * virtq_pop() takes the next chain and turns it into an iovec of host memory; virtq_push() stages
+ * its end; virtq_flush() publishes all staged ends with one store of the used index, looks once
+ * whether the driver wants an interrupt, and sends at most one.
  *
- * Everything in the rings is the guest's to forge. Each field is read once and the copy is checked; a chain that breaks the rules comes back
- * as malformed and is given back to the driver; a ring that breaks them is broken: nothing more is read from it until it is
- * set up again. Owner: the session thread while stopped, the ring's reactor while started.
+ * Everything in the rings is the guest's to forge. Each field is read once and the copy is checked;
+ * a chain that breaks the rules comes back as malformed and is given back to the driver; a ring
+ * that breaks them is broken: nothing more is read from it until it is set up again. Owner: the
+ * session thread while stopped, the ring's reactor while started.
  */
 #ifndef VIRTIO_VIRTQ_H
 #define VIRTIO_VIRTQ_H
@@ -19,7 +21,8 @@
 #include "virtio/guest_mem.h"
 #include "virtio/spec.h"
 
-/* Entries of a chain's iovec: seg_max + 2 = 256, and room for buffers that cross regions or lie in many small pieces. */
+/* Entries of a chain's iovec: seg_max + 2 = 256, and room for buffers that cross regions or lie in
+ * many small pieces. */
 #define VIRTQ_IOV_MAX 1026
 
 struct virtq_inflight;
@@ -27,9 +30,9 @@ struct dirty_log;
 
 struct virtq_chain {
 	uint16_t head;
-	bool malformed;	    /* no byte of it can be trusted; push it with length 0 */
-	uint16_t out_n;	    /* device-readable entries: iov[0, out_n) */
-	uint16_t in_n;	    /* device-writable entries: iov[out_n, out_n + in_n) */
+	bool malformed;		  /* no byte of it can be trusted; push it with length 0 */
+	uint16_t out_n;		  /* device-readable entries: iov[0, out_n) */
+	uint16_t in_n;		  /* device-writable entries: iov[out_n, out_n + in_n) */
 	uint32_t out_len, in_len; /* their bytes */
 	const struct iovec *iov;  /* valid until the next pop */
 };
@@ -52,7 +55,8 @@ struct virtq {
 	uint16_t used_idx;   /* staged */
 	uint16_t published;  /* used_idx as the driver sees it */
 	bool event_idx;
-	bool signal_next; /* notify without asking: the driver's used_event is stale after a start */
+	bool signal_next; /* notify without asking: the driver's used_event is stale after a start
+			   */
 	bool broken;
 	int call_fd; /* -1: the driver polls */
 
@@ -81,13 +85,16 @@ struct virtq_setup {
 int virtq_create(uint32_t num, struct virtq **out);
 void virtq_destroy(struct virtq *vq);
 
-/* Find the rings in guest memory. Errors: -EINVAL (alignment), -EFAULT (not in one region), with a sentence. */
-int virtq_map(struct virtq *vq, const struct virtq_setup *s, const struct guest_mem *mem, struct err *e);
+/* Find the rings in guest memory. Errors: -EINVAL (alignment), -EFAULT (not in one region), with a
+ * sentence. */
+int virtq_map(struct virtq *vq, const struct virtq_setup *s, const struct guest_mem *mem,
+	      struct err *e);
 
 /* Indexes at a start; with an in-flight region (else NULL) also what was in flight. */
 void virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inflight *inflight);
 
-/* hot. 1: *c is the next chain; 0: the ring is empty; -EPROTO: the ring is broken (logged and signalled once). */
+/* hot. 1: *c is the next chain; 0: the ring is empty; -EPROTO: the ring is broken (logged and
+ * signalled once). */
 int virtq_pop(struct virtq *vq, struct virtq_chain *c);
 
 /* hot. Stage the end of a chain: written is what the driver may rely on in its writable part. */
@@ -102,7 +109,8 @@ bool virtq_enable_kick(struct virtq *vq);
 void virtq_disable_kick(struct virtq *vq);
 
 /* Remember that guest memory (of the table mem) was written; only when vq->log is set. */
-void virtq_log_iov(struct virtq *vq, const struct guest_mem *mem, const struct iovec *iov, int n, uint64_t len);
+void virtq_log_iov(struct virtq *vq, const struct guest_mem *mem, const struct iovec *iov, int n,
+		   uint64_t len);
 
 /* Nothing more is read from the ring; says why once in the log and on the error fd. */
 void virtq_break(struct virtq *vq, const char *why);

@@ -26,6 +26,7 @@ LONG = bool(os.environ.get("RIFFLE_LONG"))  # full length instead of the scaled-
 START_DEADLINE = 20.0
 STOP_DEADLINE = 5.0  # the daemon promises to end within this time after SIGTERM
 RPC_DEADLINE = 20.0
+LONGEST_REPLY = 32 << 20
 
 PR_SET_PDEATHSIG = 1
 ABSENT = object()  # "params" left out, which is not the same as null
@@ -57,8 +58,12 @@ class RpcClient:
     def __init__(self, path, timeout=RPC_DEADLINE):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(timeout)
-        self.socket.connect(path)
-        self.buffer = b""
+        try:
+            vhost_user.connect(self.socket, path, timeout)
+        except BaseException:
+            self.socket.close()
+            raise
+        self.buffer = bytearray()
         self.next_id = 1
 
     def __enter__(self):
@@ -83,17 +88,21 @@ class RpcClient:
 
     def receive_line(self):
         """One reply with its newline; b"" when the daemon closed the connection."""
-        while b"\n" not in self.buffer:
+        seen = 0
+        while (end := self.buffer.find(b"\n", seen)) < 0:
+            seen = len(self.buffer)
+            assert seen <= LONGEST_REPLY, f"a reply of more than {LONGEST_REPLY} bytes"
             try:
                 more = self.socket.recv(1 << 16)
             except ConnectionResetError:
                 more = b""
             if not more:
-                line, self.buffer = self.buffer, b""
-                return line
+                end = len(self.buffer) - 1
+                break
             self.buffer += more
-        line, self.buffer = self.buffer.split(b"\n", 1)
-        return line + b"\n"
+        line = bytes(self.buffer[:end + 1])
+        del self.buffer[:end + 1]
+        return line
 
     def receive(self):
         """One reply, decoded strictly (bad UTF-8 or bad JSON is the daemon's fault); None at end."""
@@ -336,6 +345,18 @@ class Daemon:
         self.rpc("bdev_malloc_create", name=bdev, num_blocks=blocks, block_size=512)
         self.rpc("vhost_create_blk_controller", ctrlr=ctrlr, dev_name=bdev, **options)
         return self.vhost_path(ctrlr)
+
+    def delete_controller(self, ctrlr, deadline=5.0):
+        """A controller with a connected client is not deleted, and the session of a client that has
+        just left may still be ending."""
+        end = time.monotonic() + deadline
+        while True:
+            try:
+                assert self.rpc("vhost_delete_controller", ctrlr=ctrlr) is True
+                return
+            except RpcError as error:
+                assert error.message == "Device or resource busy" and time.monotonic() < end, error
+                time.sleep(0.02)
 
     def delayed_disk(self, ctrlr="slow", read_us=0, write_us=0, base="Base0", blocks=32768, **options):
         """A RAM bdev that answers late; for tests that need requests in flight."""

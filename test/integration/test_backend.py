@@ -30,16 +30,8 @@ def file_disk(daemon, kind, filename, ctrlr="disk", block_size=512, **options):
     return daemon.vhost_path(ctrlr)
 
 
-def delete_disk(daemon, kind, ctrlr="disk", deadline_s=5):
-    """In time; the session of a client that has just left may still be ending."""
-    end = time.monotonic() + deadline_s
-    while True:
-        try:
-            daemon.rpc("vhost_delete_controller", ctrlr=ctrlr)
-            break
-        except RpcError as error:
-            assert error.message == "Device or resource busy" and time.monotonic() < end, error
-            time.sleep(0.02)
+def delete_disk(daemon, kind, ctrlr="disk"):
+    daemon.delete_controller(ctrlr)
     assert daemon.rpc(f"bdev_{kind}_delete", name=f"{ctrlr}-file") is True
 
 

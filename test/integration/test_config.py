@@ -347,7 +347,7 @@ def load(guest, stop):
                 i += 1
                 ring.submit(vu.OUT if i % 3 == 0 else vu.IN, i % 64 * 8, length=4096,
                             out=b"L" * 4096 if i % 3 == 0 else b"")
-            ring.wait(next(iter(ring.pending.values())), deadline=1)
+            ring.wait(next(iter(ring.pending.values())), deadline=0.3)
     except AssertionError:
         pass
 
@@ -373,7 +373,7 @@ def end_under_load(sig, clients=4):
 
 @deadline(150)
 def test_vu_31_sigterm_under_load():
-    for _ in range(20):
+    for _ in range(20):  # as often as in the report
         end_under_load(signal.SIGTERM)
 
 

@@ -109,6 +109,19 @@ def eventfd():
     return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
+def connect(unix_socket, path, deadline):
+    """A full backlog (EAGAIN, as a socket with a time-out does not block) may empty before the deadline."""
+    end = time.monotonic() + deadline
+    while True:
+        try:
+            unix_socket.connect(path)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise NoReply("backlog full") from None
+            time.sleep(0.002)
+
+
 class Connection:
     """One connection to a vhost-user socket. `fds` are lent to a message, never closed by it."""
 
@@ -117,22 +130,10 @@ class Connection:
         self.socket.settimeout(deadline)
         self.deadline = deadline
         try:
-            self.connect(path)
+            connect(self.socket, path, deadline)
         except BaseException:
             self.close()
             raise
-
-    def connect(self, path):
-        """A full backlog (EAGAIN, as our socket does not block) may empty before the deadline."""
-        end = time.monotonic() + self.deadline
-        while True:
-            try:
-                self.socket.connect(path)
-                return
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise NoReply("backlog full") from None
-                time.sleep(0.005)
 
     def __enter__(self):
         return self
@@ -625,8 +626,8 @@ Legal = collections.namedtuple("Legal", "name request payload fds reply")
 
 
 def legal_messages(guest):
-    """Legal messages for a guest, with what the daemon offered. Their fds are the guest's, or in the
-    second list, which the caller closes (close_all)."""
+    """Legal messages for a guest whose rings are stopped, in an order that is legal too, as far as the
+    daemon offers them. Their fds are the guest's, or in the second list, which the caller closes."""
     g, ring, region = guest, guest.ring, guest.memory.regions[0]
     ours, theirs = socket.socketpair()
     lent = [memfd(8192, "extra"), eventfd(), ours.detach(), theirs.detach()]
@@ -638,6 +639,7 @@ def legal_messages(guest):
         Legal("SET_FEATURES", SET_FEATURES, u64(g.features), [], "ack"),
         Legal("SET_OWNER", SET_OWNER, b"", [], "ack"),
         Legal("RESET_OWNER", RESET_OWNER, b"", [], "ack"),
+        Legal("GET_INFLIGHT_FD", GET_INFLIGHT_FD, inflight(0, 0, 1, ring.size), [], "own"),
         Legal("SET_MEM_TABLE", SET_MEM_TABLE, g.memory.table(), [region.fd], "ack"),
         Legal("SET_VRING_NUM", SET_VRING_NUM, state(0, ring.size), [], "ack"),
         Legal("SET_VRING_ADDR", SET_VRING_ADDR, g.ring_addr(ring), [], "ack"),
@@ -652,7 +654,6 @@ def legal_messages(guest):
         Legal("SET_BACKEND_REQ_FD", SET_BACKEND_REQ_FD, b"", [lent[3]], "ack"),
         Legal("GET_CONFIG", GET_CONFIG, config(0, 60, data=b"\xaa" * 60), [], "own"),
         Legal("SET_CONFIG", SET_CONFIG, config(32, 1, data=b"\x01"), [], "ack"),
-        Legal("GET_INFLIGHT_FD", GET_INFLIGHT_FD, inflight(0, 0, 1, ring.size), [], "own"),
         Legal("GET_VRING_BASE", GET_VRING_BASE, state(0), [], "own"),
     ]
     if slots:

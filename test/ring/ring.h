@@ -136,8 +136,9 @@ enum answer {
 	ANSWER_IOERR = 2,
 	ANSWER_UNSUPP = 4,
 	ANSWER_LEN0 = 8,    /* head returned with length 0, status untouched */
-	ANSWER_BROKEN = 16, /* head not returned: the queue has been given up */
-	ANSWER_WRONG = 32,  /* something that is never right */
+	ANSWER_BROKEN = 16, /* head not returned, error signalled: the queue has been given up */
+	ANSWER_SILENT = 32, /* neither returned nor signalled */
+	ANSWER_WRONG = 64,  /* something that is never right */
 };
 
 #define ANSWER_MALFORMED (ANSWER_LEN0 | ANSWER_BROKEN)

@@ -42,6 +42,7 @@ static void case_36_writable(struct ring_test *t)
 	if (!probe_expect(&p, 0, ANSWER_MALFORMED, "loop in a table"))
 		return;
 	probe_header(&p, BLK_IN, 0);
+	guest_desc(p.q, 0, p.table, 32, DESC_INDIRECT, 0);
 	guest_table(p.g, p.table, 1, p.data, 512, DESC_NEXT | DESC_WRITE, 2);
 	probe_expect(&p, 0, ANSWER_MALFORMED, "next = size of the table");
 }

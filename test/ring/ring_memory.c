@@ -227,6 +227,29 @@ static void flip_fields(struct probe *p, struct flipper *f, bool indirect)
 	f->table_len = indirect ? &p->q->desc[0].len : &p->q->desc[40].len;
 }
 
+/* The flips must not hide a request that got lost: would another kick have helped? */
+static void flip_silent(struct probe *p, unsigned round)
+{
+	bool helped;
+
+	guest_kick(p->q);
+	helped = !guest_used_wait(p->q, &p->used, PROBE_ANSWER_MS);
+	ring_fail(p->t, "round %u: no answer in %u ms%s", round, PROBE_ANSWER_MS,
+		  helped ? ", but after another kick" : ", nor after another kick");
+}
+
+static void flip_begin(struct probe *p, struct flipper *f, bool indirect)
+{
+	flip_fields(p, f, indirect);
+	pthread_create(&f->thread, NULL, flip, f);
+}
+
+static void flip_end(struct flipper *f)
+{
+	f->stop = true;
+	pthread_join(f->thread, NULL);
+}
+
 static void flip_run(struct probe *p, bool indirect, unsigned rounds)
 {
 	unsigned seen[ANSWER_WRONG + 1] = { 0 }, i;
@@ -235,29 +258,25 @@ static void flip_run(struct probe *p, bool indirect, unsigned rounds)
 	enum answer a;
 	int rc;
 
-	flip_fields(p, &f, indirect);
-	pthread_create(&f.thread, NULL, flip, &f);
-	for (i = 0; i < rounds && !t->failed; i++) {
+	flip_begin(p, &f, indirect);
+	for (i = 0; i < rounds && !t->failed && seen[ANSWER_BROKEN] < 10; i++) {
 		*(volatile uint8_t *)guest_ptr(p->g, p->status) = BLK_NO_STATUS;
 		a = probe_send(p, 0);
 		seen[a]++;
 		if (a == ANSWER_WRONG)
 			ring_fail(t, "round %u: %s (head %u, length %u)", i, answer_name(a),
 				  p->used.id, p->used.len);
+		if (a == ANSWER_SILENT)
+			flip_silent(p, i);
 		if (a != ANSWER_BROKEN)
 			continue;
-		f.stop = true;
-		pthread_join(f.thread, NULL);
+		flip_end(&f);
 		rc = guest_queue_restart(p->q);
 		if (rc)
 			ring_fail(t, "cannot restart the queue: %s", strerror(-rc));
-		flip_fields(p, &f, indirect);
-		pthread_create(&f.thread, NULL, flip, &f);
-		if (seen[ANSWER_BROKEN] > 10)
-			break;
+		flip_begin(p, &f, indirect);
 	}
-	f.stop = true;
-	pthread_join(f.thread, NULL);
+	flip_end(&f);
 	tap_diag("%u %s rounds: OK %u, IOERR %u, UNSUPP %u, length 0 %u, given up %u", i,
 		 indirect ? "indirect" : "direct", seen[ANSWER_OK], seen[ANSWER_IOERR],
 		 seen[ANSWER_UNSUPP], seen[ANSWER_LEN0], seen[ANSWER_BROKEN]);

@@ -63,6 +63,12 @@ def wait_until(condition, seconds, what):
         time.sleep(0.05)
 
 
+def cpu_seconds(pid):
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def answers(path):
     """Is somebody listening on this UNIX socket?"""
     with socket.socket(socket.AF_UNIX) as s:
@@ -287,6 +293,7 @@ class Test:
     def finish(self):
         """The daemon has lived through it, and ends cleanly."""
         self.server.check_alive()
+        self.notes.append(f"the daemon has used {cpu_seconds(self.server.process.pid):.1f} s of CPU")
         self.server.stop()
 
     def evidence(self):

@@ -1,0 +1,308 @@
+/* A reactor turned by hand. */
+#include "reactor/reactor.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "reactor/uring.h"
+#include "util/ticks.h"
+#include "util/unit.h"
+
+static char order[32];
+
+static void note(char c)
+{
+	size_t n = strlen(order);
+
+	if (n + 1 < sizeof(order)) {
+		order[n] = c;
+		order[n + 1] = '\0';
+	}
+}
+
+static int make(void **state)
+{
+	order[0] = '\0';
+	return reactor_create((struct reactor **)state);
+}
+
+static int drop(void **state)
+{
+	reactor_destroy(*state);
+	return 0;
+}
+
+struct noted {
+	struct task task;
+	struct poller poller;
+	struct timer timer;
+	char name;
+	unsigned polls, work;
+	bool may_arm, armed;
+	struct noted *soon, *flush;
+};
+
+static void task_noted(struct task *t)
+{
+	struct noted *n = container_of(t, struct noted, task);
+
+	note(n->name);
+	if (n->soon)
+		reactor_soon(&n->soon->task);
+	if (n->flush)
+		reactor_flush(&n->flush->task);
+}
+
+static unsigned poll_noted(struct poller *p)
+{
+	struct noted *n = container_of(p, struct noted, poller);
+
+	n->polls++;
+	if (!n->work)
+		return 0;
+	n->work--;
+	note(n->name);
+	if (n->soon)
+		reactor_soon(&n->soon->task);
+	return 1;
+}
+
+static bool arm_noted(struct poller *p)
+{
+	struct noted *n = container_of(p, struct noted, poller);
+
+	n->armed = n->may_arm;
+	return n->may_arm;
+}
+
+static void disarm_noted(struct poller *p)
+{
+	container_of(p, struct noted, poller)->armed = false;
+}
+
+static struct noted noted(char name)
+{
+	return (struct noted){
+		.name = name,
+		.task.fn = task_noted,
+		.poller = { .fn = poll_noted, .arm = arm_noted, .disarm = disarm_noted },
+	};
+}
+
+static void a_turn_has_its_order(void **state)
+{
+	struct noted posted = noted('p'), poller = noted('q'), task = noted('t'),
+		     flush = noted('f');
+
+	poller.work = 1;
+	poller.soon = &task;
+	task.flush = &flush;
+	posted.flush = &flush; /* twice in one turn: runs once */
+	poller_add(&poller.poller);
+	reactor_post(*state, &posted.task);
+	assert_true(reactor_turn(*state) > 0);
+	assert_string_equal(order, "pqtf");
+	assert_int_equal(reactor_turn(*state), 0);
+	poller_del(&poller.poller);
+}
+
+static void tasks_run_until_none_is_left(void **state)
+{
+	struct noted a = noted('a'), b = noted('b'), c = noted('c');
+
+	a.soon = &b;
+	b.soon = &c;
+	reactor_soon(&a.task);
+	assert_int_equal(reactor_turn(*state), 3);
+	assert_string_equal(order, "abc");
+}
+
+static void spin_past_budget(struct reactor *r)
+{
+	uint64_t until = ticks() + ticks_from_us(300);
+
+	while ((int64_t)(ticks() - until) < 0)
+		;
+	reactor_turn(r);
+}
+
+static void an_idle_poller_arms_and_wakes(void **state)
+{
+	struct noted n = noted('n');
+
+	n.may_arm = true;
+	poller_add(&n.poller);
+	reactor_turn(*state);
+	assert_false(n.armed); /* within its budget it is polled */
+	spin_past_budget(*state);
+	assert_true(n.armed);
+	n.polls = 0;
+	reactor_turn(*state);
+	assert_int_equal(n.polls, 0);
+	poller_wake(&n.poller);
+	assert_false(n.armed);
+	n.work = 1;
+	reactor_turn(*state);
+	assert_string_equal(order, "n");
+	poller_del(&n.poller);
+}
+
+static void a_poller_that_cannot_arm_stays(void **state)
+{
+	struct noted n = noted('n');
+
+	poller_add(&n.poller);
+	spin_past_budget(*state);
+	spin_past_budget(*state);
+	n.polls = 0;
+	reactor_turn(*state);
+	assert_int_equal(n.polls, 1);
+	poller_del(&n.poller);
+}
+
+static struct noted *victim;
+
+static unsigned poll_kills(struct poller *p)
+{
+	poller_del(&victim->poller);
+	poller_del(p);
+	return 1;
+}
+
+static void a_poller_may_delete_itself_and_the_next(void **state)
+{
+	struct noted killer = noted('k'), next = noted('n'), last = noted('l');
+
+	killer.poller.fn = poll_kills;
+	next.work = last.work = 1;
+	victim = &next;
+	poller_add(&killer.poller);
+	poller_add(&next.poller);
+	poller_add(&last.poller);
+	reactor_turn(*state);
+	assert_string_equal(order, "l");
+	poller_del(&last.poller);
+}
+
+static void timer_noted(struct timer *t)
+{
+	note(container_of(t, struct noted, timer)->name);
+}
+
+static void timers_run_in_time_order(void **state)
+{
+	struct noted a = noted('a'), b = noted('b'), c = noted('c'), never = noted('x');
+	uint64_t now = reactor_now();
+
+	a.timer.fn = b.timer.fn = c.timer.fn = never.timer.fn = timer_noted;
+	timer_start(&b.timer, now + 2);
+	timer_start(&a.timer, now + 1);
+	timer_start(&never.timer, now + 1);
+	timer_start(&c.timer, now + 1000000000000);
+	timer_start(&c.timer, now + 3); /* started again: moved */
+	timer_stop(&never.timer);
+	spin_past_budget(*state);
+	assert_string_equal(order, "abc");
+}
+
+static int watched;
+
+static void on_watch(struct watch *w)
+{
+	(void)w;
+	watched++;
+}
+
+static void turn_until_watched(struct reactor *r, int want)
+{
+	for (int i = 0; i < 100000 && watched < want; i++)
+		reactor_turn(r);
+}
+
+static void a_watch_fires_for_each_event(void **state)
+{
+	const uint64_t one = 1;
+	struct watch w = { .fn = on_watch };
+	int fd = eventfd(0, EFD_NONBLOCK);
+
+	watched = 0;
+	assert_int_equal(watch_start(&w, fd), 0);
+	reactor_turn(*state);
+	assert_int_equal(watched, 0);
+	for (int i = 1; i <= 3; i++) { /* nobody reads the eventfd, and still each write is seen */
+		assert_int_equal(write(fd, &one, sizeof(one)), sizeof(one));
+		turn_until_watched(*state, i);
+		assert_int_equal(watched, i);
+	}
+	watch_stop(&w);
+	assert_int_equal(write(fd, &one, sizeof(one)), sizeof(one));
+	for (int i = 0; i < 200; i++)
+		reactor_turn(*state);
+	assert_int_equal(watched, 3);
+	close(fd);
+}
+
+static int32_t op_result;
+
+static void op_done(struct uring_op *op, int32_t res)
+{
+	(void)op;
+	op_result = res;
+}
+
+static void an_operation_completes(void **state)
+{
+	struct uring_op op = { .done = op_done };
+	struct io_uring_sqe *sqe;
+
+	if (!uring_usable(*state)) {
+		print_message("# io_uring is denied here: %s\n", uring_why_not(*state));
+		skip();
+	}
+	op_result = 1;
+	sqe = uring_sqe(*state);
+	io_uring_prep_nop(sqe);
+	uring_tag(sqe, &op);
+	for (int i = 0; i < 1000 && op_result == 1; i++)
+		reactor_turn(*state);
+	assert_int_equal(op_result, 0);
+}
+
+static void more_operations_than_the_ring_holds(void **state)
+{
+	enum { N = 1000 };
+	struct uring_op op = { .done = op_done };
+
+	if (!uring_usable(*state))
+		skip();
+	for (int i = 0; i < N; i++) {
+		struct io_uring_sqe *sqe = uring_sqe(*state);
+
+		assert_non_null(sqe);
+		io_uring_prep_nop(sqe);
+		uring_tag(sqe, &op);
+	}
+	for (unsigned done = 0, i = 0; done < N; i++) {
+		assert_true(i < 100000);
+		done += reactor_turn(*state);
+	}
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, make, drop)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(a_turn_has_its_order),
+		TEST(tasks_run_until_none_is_left),
+		TEST(an_idle_poller_arms_and_wakes),
+		TEST(a_poller_that_cannot_arm_stays),
+		TEST(a_poller_may_delete_itself_and_the_next),
+		TEST(timers_run_in_time_order),
+		TEST(a_watch_fires_for_each_event),
+		TEST(an_operation_completes),
+		TEST(more_operations_than_the_ring_holds),
+	};
+
+	return RUN_TESTS(tests);
+}
