@@ -287,9 +287,10 @@ void poller_wake(struct poller *p)
 
 void timer_start(struct timer *t, uint64_t at_ticks)
 {
-	struct list *after = this_reactor->timers.prev;
+	struct list *after;
 
 	timer_stop(t);
+	after = this_reactor->timers.prev;
 	t->at = at_ticks;
 	while (after != &this_reactor->timers &&
 	       (int64_t)(list_entry(after, struct timer, node)->at - at_ticks) > 0)

@@ -34,12 +34,14 @@ static bool parse_list(const char *text, cpu_set_t *set)
 	bool bracket = *text == '[';
 
 	text += bracket;
-	while (parse_range(&text, set)) {
+	for (;;) {
+		if (!parse_range(&text, set))
+			return false;
 		if (*text != ',')
 			break;
-		text++;
-		while (*text == ' ')
+		do
 			text++;
+		while (*text == ' ');
 	}
 	if (bracket)
 		return strcmp(text, "]") == 0;

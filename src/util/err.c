@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void set_text(struct err *e, int code, const char *fmt, va_list ap)
+static void printf_like(3, 0) set_text(struct err *e, int code, const char *fmt, va_list ap)
 {
 	memset(e, 0, sizeof(*e));
 	e->code = code;

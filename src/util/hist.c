@@ -48,6 +48,8 @@ uint64_t hist_percentile(const struct hist *h, double percent)
 
 	if (h->count == 0)
 		return 0;
+	if (want >= h->count)
+		return h->max;
 	want = MAX(want, 1);
 	for (unsigned i = 0; i < HIST_BUCKETS; i++) {
 		seen += h->bucket[i];

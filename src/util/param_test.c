@@ -72,7 +72,7 @@ static void bad_specs_are_refused_by_name(void **state)
 		{ "name=", "name" },
 		{ "fast=maybe", "fast" },
 		{ "uuid=1234", "uuid" },
-		{ "what=1", "what" },
+		{ "disk,what=1", "what" },
 		{ "fixed=1", "fixed" },
 		{ "offset=1x", "offset" },
 		{ "size=99999999999999999999", "size" },

@@ -164,7 +164,7 @@ static void ranges_do_not_wrap(void **state)
 
 static void mail_comes_in_order(void **state)
 {
-	struct mpsc q = { 0 };
+	struct mpsc q = { NULL };
 	struct mpsc_node n[3], *m;
 
 	(void)state;

@@ -179,6 +179,20 @@ static inline bool desc_fetch(struct virtq *vq, const struct desc_table *t, uint
 	return true;
 }
 
+/* Is all of a table that crosses regions guest memory? */
+static noinline bool all_mapped(struct virtq *vq, uint64_t gpa, uint64_t len)
+{
+	uint64_t run;
+
+	while (guest_mem_at(vq->mem, &vq->hint, gpa, &run)) {
+		if (run >= len)
+			return true;
+		gpa += run;
+		len -= run;
+	}
+	return false;
+}
+
 /* 2.7.5.3: d refers to a table. false: it must not. */
 static inline bool enter_table(struct virtq *vq, const struct desc *d, struct desc_table *t)
 {
@@ -190,7 +204,7 @@ static inline bool enter_table(struct virtq *vq, const struct desc *d, struct de
 		     d->len / sizeof(struct virtq_desc) > vq->max_chain))
 		return false;
 	at = guest_mem_at(vq->mem, &vq->hint, d->addr, &run);
-	if (unlikely(!at || range_wraps(d->addr, d->len)))
+	if (unlikely(!at || (run < d->len && !all_mapped(vq, d->addr, d->len))))
 		return false;
 	t->at = likely(run >= d->len) ? at : NULL;
 	t->gpa = d->addr;

@@ -185,16 +185,28 @@ def test_a_failure_with_need_reply_keeps_the_connection():
         guest.ring.check()
 
 
+def refuse_all(guest, variants):
+    """Go through all (message, payload, fds) before failing, so that one mistake hides no other."""
+    wrong = []
+    for message, payload, fds in variants:
+        try:
+            outcome = refusal(guest.connection, message, payload, fds)
+        except AssertionError as error:
+            wrong.append(str(error))
+            outcome = "wrong"
+        if outcome == "closed" or not guest.connection.serves():
+            guest.reconnect()
+    assert not wrong, "\n".join(wrong)
+
+
 def test_wrong_payload_sizes():
     with hostile_disk() as (_, path), Guest(path, started=False) as guest:
         messages, lent = legal_messages(guest)
+        variants = []
         for m in messages:
             sizes = {0, len(m.payload) - 1, len(m.payload) + 1, len(m.payload) + 8} - {-1, len(m.payload)}
-            for size in sorted(sizes):
-                payload = (m.payload + bytes(16))[:size]
-                outcome = refusal(guest.connection, m, payload, m.fds)
-                if outcome == "closed" or not guest.connection.serves():
-                    guest.reconnect()
+            variants += [(m, (m.payload + bytes(16))[:size], m.fds) for size in sorted(sizes)]
+        refuse_all(guest, variants)
         close_all(lent)
 
 
@@ -202,16 +214,15 @@ def test_wrong_number_of_fds():
     with hostile_disk() as (_, path), Guest(path, started=False) as guest:
         messages, lent = legal_messages(guest)
         spare = memfd()
+        variants = []
         for m in messages:
             wrong = [m.fds + [spare], m.fds + [spare] * 8]
             if m.fds:
                 wrong.append([])
             if m.name == "REM_MEM_REG":
                 wrong = wrong[1:]  # one fd is tolerated
-            for fds in wrong:
-                outcome = refusal(guest.connection, m, m.payload, fds)
-                if outcome == "closed" or not guest.connection.serves():
-                    guest.reconnect()
+            variants += [(m, m.payload, fds) for fds in wrong]
+        refuse_all(guest, variants)
         close_all(lent + [spare])
 
 

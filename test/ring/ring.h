@@ -155,8 +155,8 @@ struct probe {
 	struct virtq_used_elem used;	      /* the last one */
 };
 
-/* What a case waits for an answer to a hostile request. */
-#define PROBE_ANSWER_MS 1500
+/* What a case waits for an answer to a hostile request: 1 s would do on a quiet machine. */
+#define PROBE_ANSWER_MS 4000
 
 bool probe_open(struct ring_test *t, const char *ctrlr, unsigned queue_size, struct probe *p);
 

@@ -131,6 +131,27 @@ static void case_43(struct ring_test *t)
 	probe_expect(&p, 0, ANSWER_MALFORMED, "INDIRECT inside a table");
 }
 
+/* A table that is the ring's own: whoever tells the two apart by address never comes out. */
+static void case_own_table(struct ring_test *t)
+{
+	struct probe p;
+
+	if (!probe_open(t, RING_DISK, 64, &p))
+		return;
+	probe_plain(&p, BLK_IN, 0, 512);
+	guest_desc(p.q, 0, p.q->desc_gpa, 16 * 64, DESC_INDIRECT, 0);
+	if (!probe_expect(&p, 0, ANSWER_MALFORMED, "table that is the ring, with itself inside"))
+		return;
+	probe_plain(&p, BLK_IN, 0, 512);
+	guest_desc(p.q, 5, p.q->desc_gpa, 16 * 3, DESC_INDIRECT, 0);
+	if (!probe_expect(&p, 5, ANSWER_OK | ANSWER_MALFORMED, "table that is the ring"))
+		return;
+	probe_header(&p, BLK_IN, 0);
+	guest_desc(p.q, 0, p.header, 16, DESC_NEXT, 1);
+	guest_desc(p.q, 1, p.q->desc_gpa + 16, 16, DESC_INDIRECT, 0);
+	probe_expect(&p, 0, ANSWER_MALFORMED, "table that is its own descriptor");
+}
+
 static bool table_at(struct probe *p, uint64_t table, const char *what)
 {
 	probe_header(p, BLK_IN, 0);
@@ -291,6 +312,7 @@ const struct ring_case ring_chain_cases[] = {
 	{ "RING 39: chains of a header only", case_39, false },
 	{ "RING 42: indirect lengths", case_42, false },
 	{ "RING 43: plain and indirect mixed, WRITE ignored, no nesting", case_43, false },
+	{ "indirect tables that lie in the ring's own table", case_own_table, false },
 	{ "RING 44: unaligned indirect tables", case_44, false },
 	{ "RING 45: chain limit", case_45, false },
 	{ "chain of seg_max + 2 in a table, chain as long as the ring", case_seg_max, false },

@@ -277,8 +277,11 @@ static void check_bystander(struct ring_env *env, struct ring_test *t)
 		usleep(2000);
 	if (b->failed)
 		ring_fail(t, "the bystander: %s", b->why);
-	else if (b->rounds < before + 2)
+	if (!b->failed && b->rounds < before + 2) {
+		snprintf(b->why, sizeof(b->why), "not served any more");
+		b->failed = true;
 		ring_fail(t, "the bystander is not served any more");
+	}
 }
 
 void ring_env_settle(struct ring_env *env, struct ring_test *t)

@@ -205,11 +205,11 @@ static void case_76(struct ring_test *t)
 		tap_diag("the daemon refused a serial of 40 characters");
 }
 
-static void case_78(struct ring_test *t)
+static void without_data(struct ring_test *t, const char *ctrlr)
 {
 	struct probe p;
 
-	if (!probe_open(t, RING_DISK, 64, &p))
+	if (!probe_open(t, ctrlr, 64, &p))
 		return;
 	probe_plain(&p, BLK_IN, 0, 0);
 	if (!probe_expect(&p, 0, ANSWER_IOERR | ANSWER_OK, "IN without data"))
@@ -225,6 +225,13 @@ static void case_78(struct ring_test *t)
 		return;
 	probe_plain(&p, BLK_OUT, 0, 513);
 	probe_expect(&p, 0, ANSWER_IOERR, "OUT of 513 bytes");
+}
+
+static void case_78(struct ring_test *t)
+{
+	without_data(t, RING_DISK);
+	if (!t->failed)
+		without_data(t, RING_FILE);
 }
 
 static void case_79(struct ring_test *t)

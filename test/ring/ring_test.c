@@ -36,12 +36,12 @@ static void run_case(struct ring_env *env, const struct ring_case *c)
 	fflush(stdout);
 }
 
-/* A case that killed the daemon has failed; the next one gets a new daemon. */
+/* A case that killed or stuck the daemon has failed; the next one gets a new daemon. */
 static bool revive(struct ring_env *env, const char *exe, const char *cpumask)
 {
 	const char *label = env->label;
 
-	if (daemon_alive(&env->daemon))
+	if (daemon_alive(&env->daemon) && !env->bystander.failed)
 		return true;
 	daemon_show_log(&env->daemon);
 	ring_env_stop(env, false);

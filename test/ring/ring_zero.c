@@ -167,6 +167,27 @@ static void case_segments(struct ring_test *t)
 	REQUIRE(t, a == ANSWER_IOERR, "a good and a bad segment: %s", answer_name(a));
 }
 
+/* A segment of no sectors does nothing, and hurts nobody. */
+static void case_no_sectors(struct ring_test *t)
+{
+	static const char *const ctrlrs[] = { RING_DISK, RING_FILE };
+	static const uint32_t types[] = { BLK_DISCARD, BLK_WRITE_ZEROES };
+	struct probe p;
+	enum answer a;
+	unsigned i;
+
+	for (i = 0; i < 4; i++) {
+		if (!probe_open(t, ctrlrs[i / 2], 64, &p) || !write_pattern(&p, 0x6a))
+			return;
+		a = send_segment(&p, types[i % 2], PATTERN_SECTOR, 0, 0);
+		REQUIRE(t, a & (ANSWER_OK | ANSWER_IOERR | ANSWER_UNSUPP), "%s, type %u: %s",
+			ctrlrs[i / 2], types[i % 2], answer_name(a));
+		if (!sectors_hold(&p, 0, PATTERN_SECTORS, 0x6a, ctrlrs[i / 2]))
+			return;
+		ring_close(t, p.g);
+	}
+}
+
 static void case_69(struct ring_test *t)
 {
 	static const struct {
@@ -319,6 +340,7 @@ const struct ring_case ring_zero_cases[] = {
 	{ "BLK 66: DISCARD and WRITE_ZEROES beyond the disk", case_66, false },
 	{ "BLK 68: too many segments, odd sizes", case_68, false },
 	{ "WRITE_ZEROES of two segments", case_segments, false },
+	{ "DISCARD and WRITE_ZEROES of no sectors", case_no_sectors, false },
 	{ "BLK 69: reserved flags", case_69, false },
 	{ "BLK 70: WRITE_ZEROES with unmap", case_70, false },
 	{ "BLK 71: WRITE_ZEROES reads back zero", case_71, false },

@@ -98,6 +98,7 @@ class Riffle:
         self.folder = folder
         self.rpc_socket = folder / "rpc.sock"
         self.log = folder / "daemon.log"
+        self.cpumask = "0x1"
 
     @classmethod
     def missing(cls):
@@ -106,7 +107,7 @@ class Riffle:
     def start(self, disks):
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
-                [self.binary, "serve", "-m", "0x1", "-r", self.rpc_socket, "-S", self.folder / "vhost"],
+                [self.binary, "serve", "-m", self.cpumask, "-r", self.rpc_socket, "-S", self.folder / "vhost"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(self.ready, 10, "the daemon answers on its RPC socket")
         for disk in disks:
@@ -399,3 +400,30 @@ class SyncTrace:
         """One line for each fdatasync: task-pid, CPU, time, event."""
         mark = f" ino {path.stat().st_ino} "
         return [line for line in (self.instance / "trace").read_text().splitlines() if mark in line]
+
+
+class Strace:
+    """Counts a process's fdatasync system calls."""
+
+    def __init__(self, test, pid):
+        if not shutil.which("strace"):
+            raise Skipped("no strace")
+        self.output = test.folder / "strace"
+        self.process = subprocess.Popen(["strace", "-f", "-qq", "-e", "trace=fdatasync", "-o", self.output, "-p", str(pid)],
+                                        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        test.stack.callback(end, self.process)
+        try:
+            wait_until(lambda: self.attached(pid), 10, "strace attaches to the daemon")
+        except Failed as e:
+            raise Skipped(str(e)) from e
+
+    def attached(self, pid):
+        if self.process.poll() is not None:
+            raise Skipped("strace may not trace the daemon")
+        status = [task / "status" for task in Path(f"/proc/{pid}/task").iterdir()]
+        return not any("TracerPid:\t0\n" in path.read_text() for path in status)
+
+    def finish(self):
+        """Detach; the number of calls."""
+        end(self.process)
+        return len(re.findall(r"\bfdatasync\(", self.output.read_text()))
