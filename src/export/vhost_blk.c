@@ -514,6 +514,22 @@ void vhost_blk_queue_stop(struct vhost_blk_queue *q, const char *name)
 	queue_free(q);
 }
 
+static int abandon_here(void *arg)
+{
+	struct vhost_blk_queue *q = arg;
+
+	for (unsigned i = 0; i < q->vq->num; i++)
+		req_at(q, (uint16_t)i)->status = &q->scratch_status;
+	virtq_abandon(q->vq, q->scratch);
+	return 0;
+}
+
+void vhost_blk_queue_abandon(struct vhost_blk_queue *q, void *scratch)
+{
+	q->scratch = scratch;
+	reactor_call(q->reactor, abandon_here, q);
+}
+
 static int pause_here(void *arg)
 {
 	struct vhost_blk_queue *q = arg;

@@ -106,6 +106,13 @@ static void ring_resume(void *device, struct virtq *vq)
 	vhost_blk_queue_resume(v->queue[vq->index]);
 }
 
+static void ring_abandon(void *device, struct virtq *vq, void *scratch)
+{
+	struct vhost_blk *v = device;
+
+	vhost_blk_queue_abandon(v->queue[vq->index], scratch);
+}
+
 static void ring_stop(void *device, struct virtq *vq)
 {
 	struct vhost_blk *v = device;
@@ -173,6 +180,7 @@ static const struct vhost_device_ops device_ops = {
 	.ring_start = ring_start,
 	.ring_pause = ring_pause,
 	.ring_resume = ring_resume,
+	.ring_abandon = ring_abandon,
 	.ring_stop = ring_stop,
 	.config_get = config_get,
 	.config_set = config_set,
@@ -311,7 +319,7 @@ static bool serve(struct vhost_blk *v, int fd)
 	}
 	log_note("%s: front-end connected", v->args->ctrlr);
 	stop = run_session(v);
-	vhost_session_close(v->session);
+	vhost_session_close(v->session, !stop);
 	v->session = NULL;
 	set_connected(v, false);
 	log_note("%s: front-end disconnected", v->args->ctrlr);

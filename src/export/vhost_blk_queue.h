@@ -36,6 +36,8 @@ struct vhost_blk_queue {
 	struct iovec *iovs; /* VIRTQ_IOV_MAX per head, for requests of many pieces; untouched until
 			       used */
 	size_t iovs_len;
+	uint8_t scratch_status; /* takes the status bytes of an abandoned ring */
+	void *scratch;
 	struct watch kick;
 	int kick_fd;
 	struct reactor *reactor;
@@ -52,6 +54,9 @@ int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, str
 /* Take nothing more; wait until nothing is in flight; destroy. name is for the log. Session thread.
  */
 void vhost_blk_queue_stop(struct vhost_blk_queue *q, const char *name);
+/* The guest is gone: no byte of its memory is written any more but by I/O that is under way.
+ * scratch: see virtq_abandon(). */
+void vhost_blk_queue_abandon(struct vhost_blk_queue *q, void *scratch);
 void vhost_blk_queue_pause(struct vhost_blk_queue *q);
 void vhost_blk_queue_resume(struct vhost_blk_queue *q);
 

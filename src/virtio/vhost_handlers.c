@@ -1,6 +1,7 @@
 /* One function per message; vhost-user.rst, "Front-end message types". fds that a handler keeps are
  * set to -1 in the message. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -327,6 +328,9 @@ static struct vhost_ring *ring_with_fd(struct call *c, int *fd)
 		err_set(c->e, -EINVAL, "the file descriptor is not an eventfd");
 		return NULL;
 	}
+	/* A guest may hand over one that is full: a reactor must not wait in write(). */
+	if (!none)
+		fcntl(c->m->fds[0], F_SETFL, O_NONBLOCK);
 	*fd = take_fd(c->m);
 	return ring_at(c, (uint32_t)(v & VHOST_VRING_INDEX_MASK));
 }

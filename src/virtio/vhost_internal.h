@@ -21,6 +21,7 @@ struct vhost_ring {
 	struct virtq *vq; /* while running */
 	struct virtq_inflight inflight;
 	bool inflight_open;
+	void *scratch; /* takes the place of guest memory once the front-end is gone */
 };
 
 /* The shared region that GET_INFLIGHT_FD made or SET_INFLIGHT_FD brought. */
@@ -61,6 +62,8 @@ int vhost_ring_update(struct vhost_session *s, struct vhost_ring *r, struct err 
 /* Stop it and wait for what is in flight; setup.last_avail is where it stood. Harmless when
  * stopped. */
 void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r);
+/* The front-end is gone: what ends from now on is not told. */
+void vhost_ring_abandon(struct vhost_session *s, struct vhost_ring *r);
 /* Stop it and forget what was told of it, fds included. */
 void vhost_ring_reset(struct vhost_session *s, struct vhost_ring *r);
 /* Change a fact of a ring, on its reactor when it runs. */

@@ -1,6 +1,7 @@
 #include "virtio/vhost_internal.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -116,7 +117,20 @@ void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r)
 	r->inflight_open = false;
 	virtq_destroy(r->vq);
 	r->vq = NULL;
+	free(r->scratch);
+	r->scratch = NULL;
 	log_debug("%s: ring %u stopped at %u", s->c.name, r->setup.index, r->setup.last_avail);
+}
+
+void vhost_ring_abandon(struct vhost_session *s, struct vhost_ring *r)
+{
+	if (!r->running || r->scratch)
+		return;
+	/* Without memory for it the ends are told to a driver that may not listen: harmless, if not
+	 * what the protocol asks for. */
+	r->scratch = calloc(1, virtq_used_size(r->setup.num));
+	if (r->scratch)
+		s->c.ops->ring_abandon(s->c.device, r->vq, r->scratch);
 }
 
 void vhost_ring_reset(struct vhost_session *s, struct vhost_ring *r)

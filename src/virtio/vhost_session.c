@@ -44,8 +44,10 @@ int vhost_session_open(int fd, const struct vhost_session_config *c, struct vhos
 	return 0;
 }
 
-void vhost_session_close(struct vhost_session *s)
+void vhost_session_close(struct vhost_session *s, bool gone)
 {
+	for (unsigned i = 0; gone && i < s->c.rings; i++)
+		vhost_ring_abandon(s, &s->ring[i]);
 	for (unsigned i = 0; i < s->c.rings; i++)
 		vhost_ring_reset(s, &s->ring[i]);
 	vhost_session_retire(s); /* nothing is in flight: this takes them all */

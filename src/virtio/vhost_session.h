@@ -40,6 +40,9 @@ struct vhost_device_ops {
 	/* Take nothing more from the ring, or go on. What is in flight goes on either way. */
 	void (*ring_pause)(void *device, struct virtq *vq);
 	void (*ring_resume)(void *device, struct virtq *vq);
+	/* The front-end is gone: write nothing more to its memory (virtq_abandon() with scratch,
+	 * and the device's own). */
+	void (*ring_abandon)(void *device, struct virtq *vq, void *scratch);
 	/* Wait until nothing is in flight, and give vq back. */
 	void (*ring_stop)(void *device, struct virtq *vq);
 
@@ -62,8 +65,11 @@ struct vhost_session_config {
 
 /* fd becomes the session's. Errors: -ENOMEM. */
 int vhost_session_open(int fd, const struct vhost_session_config *c, struct vhost_session **out);
-/* Stops all rings, unmaps, closes every fd. */
-void vhost_session_close(struct vhost_session *s);
+/*
+ * Stops all rings, unmaps, closes every fd. gone: the front-end has left, so what is still in
+ * flight ends without a word; else it is given back as usual.
+ */
+void vhost_session_close(struct vhost_session *s, bool gone);
 
 /* Receive and handle one message; the fd is readable. < 0: the connection is over (the reason is
  * logged). */

@@ -111,6 +111,15 @@ void virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inf
 	WRITE_ONCE(vq->used->flags, to_le16(vq->event_idx ? 0 : VIRTQ_USED_F_NO_NOTIFY));
 }
 
+void virtq_abandon(struct virtq *vq, void *scratch)
+{
+	vq->used = scratch;
+	vq->inflight = NULL;
+	vq->log = NULL;
+	vq->call_fd = -1;
+	vq->broken = true; /* nothing more is taken */
+}
+
 void virtq_break(struct virtq *vq, const char *why)
 {
 	static const uint64_t one = 1;
@@ -138,6 +147,7 @@ struct desc_table {
 	const struct virtq_desc *at; /* NULL: in pieces, at gpa */
 	uint64_t gpa;
 	uint32_t n;
+	bool indirect;
 };
 
 static inline struct desc desc_load(const struct virtq_desc *d)
@@ -199,7 +209,7 @@ static inline bool enter_table(struct virtq *vq, const struct desc *d, struct de
 	uint64_t run;
 	const void *at;
 
-	if (unlikely(t->at != vq->desc || d->flags & VIRTQ_DESC_F_NEXT || d->len == 0 ||
+	if (unlikely(t->indirect || d->flags & VIRTQ_DESC_F_NEXT || d->len == 0 ||
 		     d->len % sizeof(struct virtq_desc) ||
 		     d->len / sizeof(struct virtq_desc) > vq->max_chain))
 		return false;
@@ -208,6 +218,7 @@ static inline bool enter_table(struct virtq *vq, const struct desc *d, struct de
 		return false;
 	t->at = likely(run >= d->len) ? at : NULL;
 	t->gpa = d->addr;
+	t->indirect = true;
 	t->n = d->len / (uint32_t)sizeof(struct virtq_desc);
 	return true;
 }

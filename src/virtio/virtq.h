@@ -112,6 +112,13 @@ void virtq_disable_kick(struct virtq *vq);
 void virtq_log_iov(struct virtq *vq, const struct guest_mem *mem, const struct iovec *iov, int n,
 		   uint64_t len);
 
+/*
+ * The driver is gone: nothing more is written to its memory. What ends from now on goes into
+ * scratch, a private used ring of virtq_used_size(num) bytes, and stays in flight in the in-flight
+ * region. On the ring's reactor.
+ */
+void virtq_abandon(struct virtq *vq, void *scratch);
+
 /* Nothing more is read from the ring; says why once in the log and on the error fd. */
 void virtq_break(struct virtq *vq, const char *why);
 

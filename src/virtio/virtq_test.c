@@ -267,6 +267,7 @@ static const struct bad bad_chains[] = {
 	  { { GPA + TABLE_AT, 16, 5, 1 }, { GPA, 16, 0, 0 } },
 	  { { GPA, 16, 0, 0 } } },
 	{ "table in a table", { { GPA + TABLE_AT, 16, 4, 0 } }, { { GPA + TABLE_AT, 16, 4, 0 } } },
+	{ "the ring's table, as a table, with itself inside", { { GPA, 16, 4, 0 } }, { { 0 } } },
 	{ "next leaves the table", { { GPA + TABLE_AT, 32, 4, 0 } }, { { GPA, 16, 1, 2 } } },
 };
 

@@ -44,6 +44,12 @@ static void ring_nothing(void *device, struct virtq *vq)
 	(void)vq;
 }
 
+static void ring_abandon(void *device, struct virtq *vq, void *scratch)
+{
+	(void)device;
+	virtq_abandon(vq, scratch);
+}
+
 static void config_get(void *device, uint32_t offset, void *data, uint32_t len)
 {
 	(void)device;
@@ -68,6 +74,7 @@ static const struct vhost_device_ops ops = {
 	.ring_start = ring_start,
 	.ring_pause = ring_nothing,
 	.ring_resume = ring_nothing,
+	.ring_abandon = ring_abandon,
 	.ring_stop = ring_nothing,
 	.config_get = config_get,
 	.config_set = config_set,
@@ -139,7 +146,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		abort();
 	while (vhost_session_step(s) == 0)
 		reactor_turn(reactor_this());
-	vhost_session_close(s);
+	vhost_session_close(s, size % 2);
 	close(pair[1]);
 	for (int i = 0; i < FDS;
 	     i++) /* a session may not have shrunk them, but its rings have written */

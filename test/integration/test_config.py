@@ -400,8 +400,11 @@ def test_sigterm_during_everything():
                 for _ in range(8):
                     guest.ring.submit(vu.IN, 0, length=512)
                 half = socket.socket(socket.AF_UNIX)
-                half.connect(path)
-                half.send(b"\1\0\0")
+                try:
+                    half.connect(path)
+                    half.send(b"\1\0\0")
+                except OSError:
+                    pass  # turned away at once: one front-end per socket
                 client.send('{"id":1,"method":"bdev_get_')
                 time.sleep(random.uniform(0, 0.1))
                 daemon.stop()

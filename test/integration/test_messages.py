@@ -422,11 +422,11 @@ def test_disabled_ring_leaves_requests():
 def test_ring_starts_with_the_first_kick():
     """Started is: the kick fd has become readable after SET_VRING_KICK."""
     with hostile_disk() as (_, path), Guest(path, started=False) as guest:
+        request = guest.ring.prepare(vu.IN, 0, length=512)
+        guest.ring.publish([request.head])
         guest.set_mem_table()
         guest.set_up_ring(guest.ring)
         guest.enable(guest.ring)
-        request = guest.ring.prepare(vu.IN, 0, length=512)
-        guest.ring.publish([request.head])
         not_served(request)
         guest.ring.kick()
         guest.ring.wait(request)

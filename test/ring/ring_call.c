@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define CALL_TIMEOUT_MS 5000 /* 2 s would do on a machine of its own */
@@ -206,11 +207,42 @@ static void case_no_fds(struct ring_test *t)
 	}
 }
 
+/* A call eventfd that blocks and is full: whoever writes to it without care waits for ever. */
+static void case_full_call(struct ring_test *t)
+{
+	struct guest_params params = { .queue_size = 16, .indirect = true };
+	struct guest *g = ring_open(t, RING_DISK, params);
+	uint64_t full = UINT64_MAX - 1;
+	struct guest_queue *q;
+	uint8_t buf[4096];
+	unsigned i;
+	int rc;
+
+	if (!g)
+		return;
+	q = g->queue[0];
+	rc = guest_queue_stop(q, NULL);
+	REQUIRE(t, !rc, "cannot stop the queue: %s", strerror(-rc));
+	close(q->call);
+	q->call = eventfd(0, EFD_CLOEXEC);
+	REQUIRE(t, write(q->call, &full, sizeof(full)) == sizeof(full), "cannot fill an eventfd");
+	guest_queue_reset(q, 0);
+	rc = guest_queue_start(q, 0);
+	REQUIRE(t, !rc, "cannot start the queue: %s", strerror(-rc));
+	/* Interrupts are wanted, but not taken: that would make room. */
+	q->no_call_fd = true;
+	for (i = 0; i < 5; i++) {
+		rc = guest_read(g, 0, i * 8, buf, sizeof(buf));
+		REQUIRE(t, !rc, "request %u: %s", i, rc < 0 ? strerror(-rc) : "failed");
+	}
+}
+
 const struct ring_case ring_call_cases[] = {
 	{ "RING 54: no interrupt is lost, with flags", case_54, true },
 	{ "RING 54: no interrupt is lost, with EVENT_IDX", case_54_event, true },
 	{ "no kick is lost after idle times", case_lost_kicks, true },
 	{ "indices wrap from 65535 to 0", case_wrap, false },
+	{ "a full call eventfd does not block the daemon", case_full_call, false },
 	{ "a ring without kick and call fds", case_no_fds, false },
 	{ NULL, NULL, false },
 };

@@ -170,6 +170,17 @@ static void case_44(struct ring_test *t)
 		table_at(&p, p.table + 1, "table at 1 modulo 16");
 }
 
+/* The part of a read behind its header: n - 1 sectors and the status. */
+static void fill_tail(struct probe *p, uint64_t table, unsigned n)
+{
+	unsigned i;
+
+	for (i = 0; i < n - 1; i++)
+		guest_table(p->g, table, i, p->data + 512ull * (i % 128), 512,
+			    DESC_NEXT | DESC_WRITE, i + 1);
+	guest_table(p->g, table, n - 1, p->status, 1, DESC_WRITE, 0);
+}
+
 /* A read of n - 2 sectors in a table of n entries. */
 static void fill_table(struct probe *p, uint64_t table, unsigned n)
 {
@@ -215,9 +226,15 @@ static void case_45(struct ring_test *t)
 	if (!probe_expect(&p, 0, ANSWER_MALFORMED, "table of 9 in a queue of 8"))
 		return;
 	probe_header(&p, BLK_IN, 0);
-	fill_table(&p, p.table, 9);
+	fill_tail(&p, p.table, 7);
 	guest_desc(p.q, 0, p.header, 16, DESC_NEXT, 1);
-	guest_desc(p.q, 1, p.table + 16, 128, DESC_INDIRECT, 0);
+	guest_desc(p.q, 1, p.table, 112, DESC_INDIRECT, 0);
+	if (!probe_expect(&p, 0, ANSWER_OK, "header and a table of 7 in a queue of 8"))
+		return;
+	probe_header(&p, BLK_IN, 0);
+	fill_tail(&p, p.table, 8);
+	guest_desc(p.q, 0, p.header, 16, DESC_NEXT, 1);
+	guest_desc(p.q, 1, p.table, 128, DESC_INDIRECT, 0);
 	probe_expect(&p, 0, ANSWER_MALFORMED, "header and a table of 8 in a queue of 8");
 }
 

@@ -202,7 +202,7 @@ class Guest:
     job: list = field(default_factory=list)         # script and its arguments
     options: list = field(default_factory=list)     # of vm
     questions: dict = field(default_factory=dict)   # question -> function that returns the answer
-    timeout: int = 120
+    timeout: int = 200
 
 
 class Test:
