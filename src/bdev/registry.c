@@ -86,7 +86,7 @@ static int reserve(const struct bdev_driver *d, void *args, struct reservation *
 	else if (name_taken(*name))
 		rc = err_field(
 			e, -EEXIST, "name", *name, NULL,
-			"A bdev named '%s' exists already. Choose another name or delete it first.",
+			"A bdev named '%.80s' exists already. Choose another name or delete it first.",
 			*name);
 	r->name = *name;
 	if (rc == 0)
@@ -166,13 +166,13 @@ int bdev_delete(const struct bdev_driver *d, const char *name, struct err *e)
 	b = find(name);
 	if (!b || b->driver != d)
 		rc = err_field(e, -ENODEV, "name", name, NULL,
-			       b ? "'%s' is not of this kind: it was made by bdev_%s_create."
-				 : "There is no bdev named '%s'.%s",
+			       b ? "'%.80s' is not of this kind: it was made by bdev_%s_create."
+				 : "There is no bdev named '%.80s'.%s",
 			       name, b ? b->driver->name : "");
 	else if (b->users)
 		rc = err_field(
 			e, -EBUSY, "name", name, NULL,
-			"'%s' is in use. Delete the vhost controllers and bdevs that use it first.",
+			"'%.80s' is in use. Delete the vhost controllers and bdevs that use it first.",
 			name);
 	else
 		list_del(&b->node);
@@ -211,7 +211,8 @@ int bdev_get(const char *name, struct bdev **out, struct err *e)
 	pthread_mutex_unlock(&lock);
 	if (!b)
 		return err_field(e, -ENODEV, "name", name, NULL,
-				 "There is no bdev named '%s'. bdev_get_bdevs lists them.", name);
+				 "There is no bdev named '%.80s'. bdev_get_bdevs lists them.",
+				 name);
 	*out = b;
 	return 0;
 }

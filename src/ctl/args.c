@@ -57,6 +57,8 @@ static int set(const struct param *p, void *args, json_t *v, struct err *e)
 		return param_set_int(p, args, json_integer_value(v), e);
 	if (json_is_boolean(v))
 		return param_set_bool(p, args, json_is_true(v), e);
+	if (json_is_string(v) && strlen(json_string_value(v)) != json_string_length(v))
+		return param_wrong_type(p, "a string with a NUL byte", e);
 	if (json_is_string(v) && (p->type == PARAM_TYPE_STRING || p->type == PARAM_TYPE_UUID))
 		return param_set_string(p, args, json_string_value(v), e);
 	if (json_is_array(v) && p->type == PARAM_TYPE_STRINGS)
@@ -107,7 +109,7 @@ static json_t *encode_strings(const struct param_strings *s)
 
 static json_t *encode(const struct param *p, const void *at)
 {
-	const char *text = *(char *const *)at;
+	const char *text;
 	char uuid[UUID_TEXT];
 
 	switch (p->type) {
@@ -117,6 +119,7 @@ static json_t *encode(const struct param *p, const void *at)
 	case PARAM_TYPE_INT:
 		return json_integer(*(const json_int_t *)at);
 	case PARAM_TYPE_STRING:
+		text = *(char *const *)at;
 		return text ? json_string(text) : NULL;
 	case PARAM_TYPE_UUID:
 		if (uuid_is_null(at))

@@ -106,8 +106,8 @@ static int check_found(struct listing *l, struct err *e)
 		return 0;
 	json_decref(l->list);
 	return err_field(e, -ENODEV, "name", l->names[0], NULL,
-			 "There is no bdev named '%s'%s. bdev_get_bdevs lists them.", l->names[0],
-			 l->n > 1 ? " or one of the others" : "");
+			 "There is no bdev named '%.80s'%s. bdev_get_bdevs lists them.",
+			 l->names[0], l->n > 1 ? " or one of the others" : "");
 }
 
 static int get_bdevs(const struct rpc_method *m, void **args, json_t **result, struct err *e)

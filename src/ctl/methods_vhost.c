@@ -92,7 +92,7 @@ static int get(const struct rpc_method *m, void **args, json_t **result, struct 
 		json_decref(l.list);
 		return err_field(
 			e, -ENODEV, "name", a->name, NULL,
-			"There is no controller named '%s'. vhost_get_controllers lists them.",
+			"There is no controller named '%.80s'. vhost_get_controllers lists them.",
 			a->name);
 	}
 	*result = l.list;

@@ -10,6 +10,7 @@
 #include "ctl/drivers.h"
 
 #define METHODS_MAX 256
+#define BATCH_MAX   4096
 
 /* --- the table --- */
 
@@ -70,6 +71,9 @@ int rpc_call(const struct rpc_method *m, json_t *params, json_t **result, struct
 	if (rc == 0) {
 		*decoded = true;
 		rc = m->fn(m, &args, result, e);
+	} else if (rc == -ERANGE) {
+		*decoded = true; /* it could be read; it is the method that does not want it */
+		rc = -EINVAL;
 	}
 	if (args) {
 		param_free(p, args);
@@ -89,12 +93,22 @@ static json_t *respond(json_t *id, const char *key, json_t *value)
 	return r;
 }
 
-/* A string that is always valid UTF-8: what a device or a user put into a name may not be. */
+/* A sentence may have been cut in the middle of a character, and a path need not be UTF-8: other
+ * bytes become question marks then. */
 static json_t *text(const char *s)
 {
 	json_t *v = json_string(s);
+	char *ascii;
 
-	return v ? v : json_string("(not UTF-8)");
+	if (v)
+		return v;
+	ascii = strdup(s);
+	for (char *p = ascii; p && *p; p++)
+		if ((unsigned char)*p >= 0x80)
+			*p = '?';
+	v = json_string(ascii ? ascii : "?");
+	free(ascii);
+	return v;
 }
 
 static json_t *error_object(int code, const char *message, const struct err *e)
@@ -230,7 +244,7 @@ json_t *rpc_handle(json_t *request)
 {
 	if (!json_is_array(request))
 		return handle_one(request);
-	if (json_array_size(request) == 0)
-		return invalid_request(NULL, "A batch may not be empty.");
+	if (json_array_size(request) == 0 || json_array_size(request) > BATCH_MAX)
+		return invalid_request(NULL, "A batch has from 1 to 4096 requests.");
 	return handle_batch(request);
 }

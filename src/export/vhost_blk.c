@@ -356,12 +356,35 @@ static void vhost_blk_disarm(struct poller *p)
 	virtq_disable_kick(q->vq);
 }
 
+static void begin_polling(struct vhost_blk_queue *q)
+{
+	virtq_disable_kick(q->vq);
+	poller_add(&q->poller);
+}
+
+static noinline void hint_unshared(const struct vhost_blk_queue *q)
+{
+	log_warn(
+		"%s: the driver kicks ring %u, but nothing can be seen in it. Is the guest's memory shared? "
+		"QEMU needs: -object memory-backend-memfd,id=mem,size=SIZE,share=on -machine memory-backend=mem",
+		q->vq->name, q->vq->index);
+}
+
+/* The first kick starts the ring (vhost-user, "Ring states"), those that follow end its sleep. */
 static void vhost_blk_kicked(struct watch *w)
 {
 	struct vhost_blk_queue *q = container_of(w, struct vhost_blk_queue, kick);
 
 	WRITE_ONCE(q->kicks, q->kicks + 1);
-	poller_wake(&q->poller);
+	if (likely(q->started)) {
+		if (unlikely(q->kicks == 2) && virtq_looks_unshared(q->vq))
+			hint_unshared(q);
+		poller_wake(&q->poller);
+		return;
+	}
+	q->started = true;
+	if (!q->paused)
+		begin_polling(q);
 }
 
 /* --- start, stop --- */
@@ -424,11 +447,12 @@ static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *d
 static int start_here(void *arg)
 {
 	struct vhost_blk_queue *q = arg;
-	int rc = q->kick_fd >= 0 ? watch_start(&q->kick, q->kick_fd) : 0;
 
-	if (rc == 0)
-		poller_add(&q->poller);
-	return rc;
+	if (q->kick_fd >= 0)
+		return watch_start(&q->kick, q->kick_fd);
+	q->started = true;
+	begin_polling(q);
+	return 0;
 }
 
 int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, struct virtq *vq,
@@ -534,6 +558,7 @@ static int pause_here(void *arg)
 {
 	struct vhost_blk_queue *q = arg;
 
+	q->paused = true;
 	poller_del(&q->poller);
 	return 0;
 }
@@ -542,7 +567,9 @@ static int resume_here(void *arg)
 {
 	struct vhost_blk_queue *q = arg;
 
-	poller_add(&q->poller);
+	q->paused = false;
+	if (q->started)
+		begin_polling(q);
 	return 0;
 }
 

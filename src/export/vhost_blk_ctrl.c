@@ -443,7 +443,7 @@ static int launch(struct vhost_blk *v, struct err *e)
 	int rc = pthread_create(&v->thread, NULL, control_main, v);
 
 	if (rc)
-		return err_set(e, -rc, "Cannot start a thread for '%s': %s.", v->args->ctrlr,
+		return err_set(e, -rc, "Cannot start a thread for '%.80s': %s.", v->args->ctrlr,
 			       err_words(rc));
 	snprintf(name, sizeof(name), "vhost/%.9s", v->args->ctrlr);
 	pthread_setname_np(v->thread, name);
@@ -469,7 +469,7 @@ int vhost_blk_create(struct vhost_blk_args *args, struct err *e)
 	if (find(args->ctrlr))
 		rc = err_field(
 			e, -EEXIST, "ctrlr", args->ctrlr, NULL,
-			"A controller named '%s' exists already. Choose another name or delete it first.",
+			"A controller named '%.80s' exists already. Choose another name or delete it first.",
 			args->ctrlr);
 	registry_unlock();
 	if (rc == 0)
@@ -510,12 +510,12 @@ int vhost_blk_delete(const char *name, struct err *e)
 	if (!v)
 		rc = err_field(
 			e, -ENODEV, "ctrlr", name, NULL,
-			"There is no controller named '%s'. vhost_get_controllers lists them.",
+			"There is no controller named '%.80s'. vhost_get_controllers lists them.",
 			name);
 	else if (v->connected)
 		rc = err_field(
 			e, -EBUSY, "ctrlr", name, NULL,
-			"A virtual machine is connected to '%s'. Unplug the disk or stop the machine first.",
+			"A virtual machine is connected to '%.80s'. Unplug the disk or stop the machine first.",
 			name);
 	else {
 		v->deleting = true;

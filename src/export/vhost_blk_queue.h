@@ -38,6 +38,8 @@ struct vhost_blk_queue {
 	size_t iovs_len;
 	uint8_t scratch_status; /* takes the status bytes of an abandoned ring */
 	void *scratch;
+	bool started; /* by the first kick, or because there is none to wait for */
+	bool paused;
 	struct watch kick;
 	int kick_fd;
 	struct reactor *reactor;

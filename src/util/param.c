@@ -78,8 +78,8 @@ static void range_words(const struct param *p, char *buf, size_t size)
 int param_wrong_type(const struct param *p, const char *given, struct err *e)
 {
 	return err_field(e, -EINVAL, p->name, given, param_type_words(p->type),
-			 "Parameter '%s' must be %s, not %s.", p->name, param_type_words(p->type),
-			 given);
+			 "Parameter '%.80s' must be %s, not %s.", p->name,
+			 param_type_words(p->type), given);
 }
 
 static int not_fixed(const struct param *p, int64_t value, struct err *e)
@@ -88,8 +88,9 @@ static int not_fixed(const struct param *p, int64_t value, struct err *e)
 
 	snprintf(given, sizeof(given), "%" PRId64, value);
 	snprintf(allowed, sizeof(allowed), "%" PRId64, (int64_t)p->def);
-	return err_field(e, -EINVAL, p->name, given, allowed,
-			 "Parameter '%s' is supported only with the value %s.", p->name, allowed);
+	return err_field(e, -ERANGE, p->name, given, allowed,
+			 "Parameter '%.80s' is supported only with the value %s.", p->name,
+			 allowed);
 }
 
 int param_set_uint(const struct param *p, void *args, uint64_t value, struct err *e)
@@ -103,10 +104,12 @@ int param_set_uint(const struct param *p, void *args, uint64_t value, struct err
 		return param_wrong_type(p, given, e);
 	if (p->fixed && value != p->def)
 		return not_fixed(p, (int64_t)value, e);
+	if (p->max && p->max <= UINT32_MAX && value > UINT32_MAX)
+		return param_wrong_type(p, given, e); /* as for a client that reads 32 bits */
 	if (value < p->min || (p->max && value > p->max)) {
 		range_words(p, allowed, sizeof(allowed));
-		return err_field(e, -EINVAL, p->name, given, allowed,
-				 "Parameter '%s' must be %s, not %s.", p->name, allowed, given);
+		return err_field(e, -ERANGE, p->name, given, allowed,
+				 "Parameter '%.80s' must be %s, not %s.", p->name, allowed, given);
 	}
 	*(uint64_t *)param_at(p, args) = value;
 	return 0;
@@ -146,19 +149,19 @@ int param_set_string(const struct param *p, void *args, const char *value, struc
 		if (!uuid_parse(value, param_at(p, args)))
 			return err_field(e, -EINVAL, p->name, value,
 					 "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx",
-					 "Parameter '%s' is not a UUID.", p->name);
+					 "Parameter '%.80s' is not a UUID.", p->name);
 		return 0;
 	}
 	if (p->type != PARAM_TYPE_STRING)
 		return param_wrong_type(p, "a string", e);
 	if (p->max && strlen(value) > p->max)
-		return err_field(e, -EINVAL, p->name, value, NULL,
-				 "Parameter '%s' may have at most %" PRIu64
+		return err_field(e, -ERANGE, p->name, value, NULL,
+				 "Parameter '%.80s' may have at most %" PRIu64
 				 " bytes, this one has %zu.",
 				 p->name, p->max, strlen(value));
 	if (strlen(value) < p->min)
-		return err_field(e, -EINVAL, p->name, value, NULL,
-				 "Parameter '%s' may not be empty.", p->name);
+		return err_field(e, -ERANGE, p->name, value, NULL,
+				 "Parameter '%.80s' may not be empty.", p->name);
 	dup = strdup(value);
 	if (!dup)
 		return err_set(e, -ENOMEM, "Out of memory.");
@@ -280,7 +283,7 @@ int param_check_required(const struct param *table, uint64_t given, struct err *
 		if (other && given & 1ull << (other - table))
 			continue;
 		return err_field(e, -EINVAL, p->name, NULL, param_type_words(p->type),
-				 "Parameter '%s' (%s) is missing%s%s%s: %s.", p->name,
+				 "Parameter '%.80s' (%s) is missing%s%s%s: %s.", p->name,
 				 param_type_words(p->type), other ? " (or '" : "",
 				 other ? other->name : "", other ? "')" : "", p->help);
 	}

@@ -73,8 +73,8 @@ const struct param *param_find(const struct param *table, const char *name);
 void param_defaults(const struct param *table, void *args);
 void param_free(const struct param *table, void *args);
 
-/* Store one value that has the right type already, after its range check. Strings are copied.
- * Errors: -EINVAL, -ENOMEM. */
+/* Store one value, after its checks. Strings are copied. Errors: -EINVAL (not of this type),
+ * -ERANGE (not in range), -ENOMEM. */
 int param_set_uint(const struct param *p, void *args, uint64_t value, struct err *e);
 int param_set_int(const struct param *p, void *args, int64_t value, struct err *e);
 int param_set_bool(const struct param *p, void *args, bool value, struct err *e);

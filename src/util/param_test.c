@@ -83,7 +83,7 @@ static void bad_specs_are_refused_by_name(void **state)
 		struct args a = { 0 };
 		struct err e = { 0 };
 
-		assert_int_equal(param_parse_spec(table, &a, bad[i].spec, &e), -EINVAL);
+		assert_true(param_parse_spec(table, &a, bad[i].spec, &e) < 0);
 		assert_string_equal(e.field, bad[i].field);
 		assert_true(strlen(e.text) > 10);
 		param_free(table, &a);

@@ -74,6 +74,7 @@ int inflight_open(void *region, uint16_t num, uint16_t used_idx, struct virtq_in
 			e, -EINVAL,
 			"the in-flight region is of version %u for %u entries, the ring has %u",
 			version, READ_ONCE(r->desc_num), num);
+	f->used_before = true;
 	finish_batch(r, num, used_idx);
 	return collect(f);
 }

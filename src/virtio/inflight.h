@@ -8,6 +8,7 @@
 #ifndef VIRTIO_INFLIGHT_H
 #define VIRTIO_INFLIGHT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,6 +38,7 @@ _Static_assert(offsetof(struct inflight_region, desc) == 16, "vhost-user, QueueR
 struct virtq_inflight {
 	struct inflight_region *region;
 	uint16_t num;
+	bool used_before; /* it tells where the ring stood */
 	uint64_t counter;
 	uint16_t *resubmit; /* heads to serve again, oldest first */
 	uint16_t resubmit_n, resubmit_at;

@@ -127,17 +127,6 @@ static struct guest_range range_of(const struct vhost_region *r)
 	return (struct guest_range){ r->gpa, r->size, r->user_addr, r->offset };
 }
 
-/* QEMU without share=on hands over memory that it does not share: an fd of nothing we can map, or
- * none at all. */
-static void hint_share_on(struct vhost_session *s)
-{
-	if (!s->nudged++)
-		log_warn(
-			"%s: is the guest's memory shared? QEMU needs: -object memory-backend-memfd,id=mem,"
-			"size=SIZE,share=on -machine memory-backend=mem",
-			s->c.name);
-}
-
 static int set_mem_table(struct call *c)
 {
 	const struct vhost_mem_table *t = &c->m->p.mem;
@@ -149,7 +138,7 @@ static int set_mem_table(struct call *c)
 		return err_set(c->e, -EPROTO, "a table of %u regions does not fit %u bytes", t->n,
 			       c->m->hdr.size);
 	if (c->m->fds_n != t->n) {
-		hint_share_on(c->s);
+		vhost_hint_share_on(c->s);
 		return err_set(c->e, -EINVAL, "%u regions came with %u file descriptors", t->n,
 			       c->m->fds_n);
 	}
@@ -157,7 +146,7 @@ static int set_mem_table(struct call *c)
 		ranges[i] = range_of(&t->region[i]);
 	rc = guest_mem_map(ranges, c->m->fds, t->n, c->s->c.rings, &mem, c->e);
 	if (rc) {
-		hint_share_on(c->s);
+		vhost_hint_share_on(c->s);
 		return rc;
 	}
 	return vhost_session_set_mem(c->s, mem, c->e);
@@ -175,7 +164,7 @@ static int add_mem_reg(struct call *c)
 	int rc = guest_mem_add(c->s->mem, &range, c->m->fds[0], &mem, c->e);
 
 	if (rc) {
-		hint_share_on(c->s);
+		vhost_hint_share_on(c->s);
 		return rc;
 	}
 	return vhost_session_set_mem(c->s, mem, c->e);

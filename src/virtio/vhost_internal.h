@@ -44,7 +44,7 @@ struct vhost_session {
 	struct dirty_log *log;
 	int backend_fd; /* for messages to the front-end */
 	_Atomic unsigned started;
-	unsigned nudged; /* share=on hint was given */
+	bool hinted; /* that memory must be shared */
 };
 
 /* vhost_handlers.c. 0; -errno with a sentence. *replied: the reply has been sent. */
@@ -54,6 +54,9 @@ int vhost_handle(struct vhost_session *s, struct vhost_msg *m, bool *replied, st
 uint64_t vhost_protocol_features(void);
 /* Switch all rings to mem and retire the old table. Takes mem in any case. */
 int vhost_session_set_mem(struct vhost_session *s, struct guest_mem *mem, struct err *e);
+
+/* Say once per connection what forgetting share=on looks like from here. */
+void vhost_hint_share_on(struct vhost_session *s);
 
 /* vhost_ring.c */
 void vhost_ring_init(struct vhost_ring *r, unsigned index);

@@ -32,7 +32,7 @@ static const struct request requests[VHOST_REQUEST_MAX] = {
 	[VHOST_SET_MEM_TABLE] = { "SET_MEM_TABLE", 8, sizeof(struct vhost_mem_table), 0, 8, false },
 	[VHOST_SET_LOG_BASE] = { "SET_LOG_BASE", sizeof(struct vhost_log), sizeof(struct vhost_log),
 				 1, 1, true },
-	[VHOST_SET_LOG_FD] = { "SET_LOG_FD", 0, 8, 1, 1, false },
+	[VHOST_SET_LOG_FD] = { "SET_LOG_FD", 0, 0, 1, 1, false },
 	[VHOST_SET_VRING_NUM] = { "SET_VRING_NUM", STATE, STATE, 0, 0, false },
 	[VHOST_SET_VRING_ADDR] = { "SET_VRING_ADDR", ADDR, ADDR, 0, 0, false },
 	[VHOST_SET_VRING_BASE] = { "SET_VRING_BASE", STATE, STATE, 0, 0, false },
@@ -44,7 +44,7 @@ static const struct request requests[VHOST_REQUEST_MAX] = {
 	[VHOST_SET_PROTOCOL_FEATURES] = { "SET_PROTOCOL_FEATURES", 8, 8, 0, 0, false },
 	[VHOST_GET_QUEUE_NUM] = { "GET_QUEUE_NUM", 0, 0, 0, 0, true },
 	[VHOST_SET_VRING_ENABLE] = { "SET_VRING_ENABLE", STATE, STATE, 0, 0, false },
-	[VHOST_SET_BACKEND_REQ_FD] = { "SET_BACKEND_REQ_FD", 0, 8, 1, 1, false },
+	[VHOST_SET_BACKEND_REQ_FD] = { "SET_BACKEND_REQ_FD", 0, 0, 1, 1, false },
 	[VHOST_GET_CONFIG] = { "GET_CONFIG", VHOST_CONFIG_HEAD, sizeof(struct vhost_config), 0, 0,
 			       true },
 	[VHOST_SET_CONFIG] = { "SET_CONFIG", VHOST_CONFIG_HEAD, sizeof(struct vhost_config), 0, 0,
@@ -96,6 +96,16 @@ int vhost_hdr_check(const struct vhost_hdr *h, struct err *e)
 	return 0;
 }
 
+/* The tail padding of the in-flight description may be there or not, but not in part. */
+static bool in_padding(const struct vhost_msg *m)
+{
+	bool inflight =
+		m->hdr.request == VHOST_GET_INFLIGHT_FD || m->hdr.request == VHOST_SET_INFLIGHT_FD;
+
+	return inflight && m->hdr.size > VHOST_INFLIGHT_SHORT &&
+	       m->hdr.size < sizeof(struct vhost_inflight);
+}
+
 int vhost_msg_check(const struct vhost_msg *m, struct err *e)
 {
 	const struct request *r = find(m->hdr.request);
@@ -103,7 +113,7 @@ int vhost_msg_check(const struct vhost_msg *m, struct err *e)
 	if (!r)
 		return err_set(e, -ENOTSUP, "%s is not offered",
 			       vhost_request_name(m->hdr.request));
-	if (m->hdr.size < r->min || m->hdr.size > r->max)
+	if (m->hdr.size < r->min || m->hdr.size > r->max || in_padding(m))
 		return err_set(e, -EPROTO, "%s has %u bytes of payload, not %u%s", r->name,
 			       m->hdr.size, r->max, r->min < r->max ? " or less" : "");
 	if (m->fds_lost || m->fds_n < r->fds_min || m->fds_n > r->fds_max)

@@ -92,6 +92,9 @@ out_destroy:
 
 int vhost_ring_update(struct vhost_session *s, struct vhost_ring *r, struct err *e)
 {
+	/* QEMU sends no memory at all when none of it is shared. */
+	if (r->have_addr && r->have_kick && is_enabled(s, r) && s->mem->n == 0)
+		vhost_hint_share_on(s);
 	if (!r->running)
 		return can_run(s, r) ? start(s, r, e) : 0;
 	if (!is_enabled(s, r) && !r->paused) {

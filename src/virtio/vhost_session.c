@@ -112,6 +112,16 @@ int vhost_session_set_mem(struct vhost_session *s, struct guest_mem *mem, struct
 	return rc;
 }
 
+void vhost_hint_share_on(struct vhost_session *s)
+{
+	if (!s->hinted)
+		log_warn(
+			"%s: the guest's memory cannot be used. Is it shared? QEMU needs: "
+			"-object memory-backend-memfd,id=mem,size=SIZE,share=on -machine memory-backend=mem",
+			s->c.name);
+	s->hinted = true;
+}
+
 /* --- messages --- */
 
 /* need_reply asks for a yes or no where the request has no reply of its own. */

@@ -101,14 +101,14 @@ void virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inf
 	vq->inflight = inflight;
 	/* What is in flight was taken from the avail ring after what is used: the index in the
 	 * message may be stale. */
-	vq->last_avail = inflight && inflight->resubmit_n
+	vq->last_avail = inflight && inflight->used_before
 				 ? (uint16_t)(used_idx + inflight->resubmit_n)
 				 : s->last_avail;
 	vq->avail_idx = vq->last_avail;
 	vq->signal_next = true;
 	vq->broken = false;
 	memset(vq->busy, 0, vq->num);
-	WRITE_ONCE(vq->used->flags, to_le16(vq->event_idx ? 0 : VIRTQ_USED_F_NO_NOTIFY));
+	WRITE_ONCE(vq->used->flags, to_le16(0)); /* the first kick starts the ring */
 }
 
 void virtq_abandon(struct virtq *vq, void *scratch)
@@ -412,6 +412,11 @@ void virtq_flush(struct virtq *vq)
 		if (write(vq->call_fd, &one, sizeof(one)) < 0)
 			return;
 	}
+}
+
+bool virtq_looks_unshared(const struct virtq *vq)
+{
+	return vq->requests == 0 && !vq->broken && from_le16(READ_ONCE(vq->avail->idx)) == 0;
 }
 
 bool virtq_enable_kick(struct virtq *vq)

@@ -90,7 +90,8 @@ void virtq_destroy(struct virtq *vq);
 int virtq_map(struct virtq *vq, const struct virtq_setup *s, const struct guest_mem *mem,
 	      struct err *e);
 
-/* Indexes at a start; with an in-flight region (else NULL) also what was in flight. */
+/* Indexes at a start, kicks asked for; with an in-flight region (else NULL) also what was in
+ * flight. */
 void virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inflight *inflight);
 
 /* hot. 1: *c is the next chain; 0: the ring is empty; -EPROTO: the ring is broken (logged and
@@ -102,6 +103,12 @@ void virtq_push(struct virtq *vq, uint16_t head, uint32_t written);
 
 /* Publish what was staged; at most one interrupt. */
 void virtq_flush(struct virtq *vq);
+
+/*
+ * For a kick that was not expected: true when the driver kicks and kicks, and has never made
+ * anything available that we can see. Its memory is then most likely not shared with us.
+ */
+bool virtq_looks_unshared(const struct virtq *vq);
 
 /* Ask for kicks and look again; false: there is work, kicks stay off. */
 bool virtq_enable_kick(struct virtq *vq);

@@ -123,7 +123,6 @@ int daemon_start(struct daemon *d, const char *exe, const char *cpumask, char *c
 		exec_child(argv, log, env);
 	while (vhost_connect(rpc, 50, &sock)) {
 		if (!daemon_alive(d) || !vhost_ms_left(deadline)) {
-			daemon_show_log(d);
 			daemon_stop(d);
 			return -ESRCH;
 		}
@@ -187,6 +186,8 @@ int daemon_stop(struct daemon *d)
 	kill(d->pid, SIGTERM);
 	rc = wait_child(d->pid, STOP_MS);
 	d->pid = 0;
+	if (rc)
+		daemon_show_log(d);
 	nftw(d->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 	return rc;
 }
@@ -328,6 +329,21 @@ bool daemon_sanitized(const struct daemon *d)
 		keep = n < 16 ? n : 16;
 		memmove(buf, buf + n - keep, keep);
 	}
+	if (f)
+		fclose(f);
+	return found;
+}
+
+bool daemon_log_has(const struct daemon *d, const char *text)
+{
+	char path[256], line[1024];
+	bool found = false;
+	FILE *f;
+
+	daemon_path(d, "log", path, sizeof(path));
+	f = fopen(path, "r");
+	while (f && !found && fgets(line, sizeof(line), f))
+		found = strstr(line, text) != NULL;
 	if (f)
 		fclose(f);
 	return found;

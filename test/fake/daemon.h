@@ -31,7 +31,10 @@ int daemon_start(struct daemon *d, const char *exe, const char *cpumask, char *c
 /* `riffle rpc METHOD key=value...`, ended by NULL. 0, or the exit status, or -errno. */
 int daemon_rpc(struct daemon *d, const char *method, ...) __attribute__((sentinel));
 
-/* SIGTERM, then its exit status; 128 + N: killed by signal N. Removes the directory. */
+/*
+ * SIGTERM, then its exit status; 128 + N: killed by signal N. Shows the log if that is not 0, and
+ * removes the directory.
+ */
 int daemon_stop(struct daemon *d);
 
 bool daemon_alive(struct daemon *d);
@@ -52,6 +55,9 @@ pid_t daemon_thread(const struct daemon *d, const char *name);
 
 /* Was it built with AddressSanitizer or ThreadSanitizer? Its memory then means nothing. */
 bool daemon_sanitized(const struct daemon *d);
+
+/* Does its log hold @text? */
+bool daemon_log_has(const struct daemon *d, const char *text);
 
 /* Prints the last lines of its log as diagnostics. */
 void daemon_show_log(const struct daemon *d);

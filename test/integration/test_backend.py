@@ -305,23 +305,79 @@ def dirty_pages(path):
         os.close(fd)
 
 
+def read_line(path):
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def disk_flushes(path):
+    """Cache flushes that the disk under this file has done; None if it does not need any to be stable,
+    or may be told by FUA. Others add to the number, so only its growth by too little says something."""
+    number = os.stat(path).st_dev
+    disk = os.path.realpath(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    if os.path.exists(f"{disk}/partition"):
+        disk = os.path.dirname(disk)
+    try:
+        cache, fua, fields = (read_line(f"{disk}/{name}") for name in ("queue/write_cache", "queue/fua", "stat"))
+    except OSError:
+        return None
+    return int(fields.split()[15]) if (cache, fua) == ("write back", "0") else None
+
+
+def check_write_through(guest, path, what):
+    """Each of these writes is stable when it completes."""
+    before = disk_flushes(path)
+    for i in range(10):
+        guest.ring.write(i * 100, os.urandom(512))
+        assert dirty_pages(path) == 0, f"{what}: completed with dirty pages"
+    if before is not None:
+        assert disk_flushes(path) - before >= 10, f"{what}: completed without a flush of the disk's cache"
+
+
+def written_file(daemon):
+    """With blocks on the disk, so that no metadata is written later."""
+    path = daemon.path("disk")
+    with open(path, "wb") as file:
+        file.write(b"0" * 4 * MIB)
+        os.fsync(file.fileno())
+    return path
+
+
 def test_write_through_without_flush_and_wce():
-    """A driver that negotiated neither (SeaBIOS) gets completions of stable writes only; a flush is one."""
+    """A driver that negotiated neither (SeaBIOS) gets completions of stable writes only."""
     legacy = vu.DRIVER_FEATURES & ~bits(vu.F_FLUSH, vu.F_CONFIG_WCE)
     for kind in KINDS:
         with Daemon() as daemon:
-            path = make_file(daemon, 4 * MIB)
+            path = written_file(daemon)
+            with Guest(file_disk(daemon, kind, path), features=legacy) as guest:
+                check_write_through(guest, path, kind)
+
+
+def test_write_through_by_config_wce():
+    """writeback 0 makes every write stable; CONFIG_WCE without FLUSH starts that way."""
+    for kind in KINDS:
+        with Daemon() as daemon:
+            path = written_file(daemon)
             disk = file_disk(daemon, kind, path)
-            os.sync()
-            with Guest(disk, features=legacy) as guest:
-                for i in range(10):
-                    guest.ring.write(i * 100, b"t" * 512)
-                    assert dirty_pages(path) == 0, f"{kind}: completed with dirty pages"
             with Guest(disk) as guest:
-                for i in range(10):
-                    guest.ring.write(i * 100, b"T" * 512)
-                guest.ring.flush()
-                assert dirty_pages(path) == 0, f"{kind}: flushed with dirty pages"
+                guest.connection.must(vu.SET_CONFIG, vu.config(32, 1, data=b"\0"))
+                check_write_through(guest, path, f"{kind}, writeback 0")
+            with Guest(disk, features=vu.DRIVER_FEATURES & ~bits(vu.F_FLUSH)) as guest:
+                check_write_through(guest, path, f"{kind}, CONFIG_WCE without FLUSH")
+
+
+def test_flush_reaches_the_disk():
+    for kind in KINDS:
+        with Daemon() as daemon:
+            path = written_file(daemon)
+            with Guest(file_disk(daemon, kind, path)) as guest:
+                for i in range(5):
+                    guest.ring.write(i * 100, os.urandom(512))
+                    before = disk_flushes(path)
+                    guest.ring.flush()
+                    assert dirty_pages(path) == 0, f"{kind}: flushed with dirty pages"
+                    if before is not None:
+                        assert disk_flushes(path) > before, f"{kind}: flushed without a flush of the disk's cache"
 
 
 def test_writeback_starts_0_without_flush():

@@ -225,6 +225,21 @@ static void report_memory(struct ring_env *env)
 		tap_result(rss > 0 && rss < env->rss_kib + RSS_SLACK_KIB, name);
 }
 
+/* UndefinedBehaviorSanitizer reports and goes on. */
+static void report_sanitizer(struct ring_env *env)
+{
+	bool loud = daemon_log_has(&env->daemon, "runtime error:");
+	char name[128];
+
+	snprintf(name, sizeof(name), "the sanitizers have nothing to say%s", env->label);
+	if (loud)
+		daemon_show_log(&env->daemon);
+	if (!env->sanitized)
+		tap_skip(name, "built without");
+	else
+		tap_result(!loud, name);
+}
+
 void ring_env_stop(struct ring_env *env, bool report)
 {
 	char name[128];
@@ -232,8 +247,10 @@ void ring_env_stop(struct ring_env *env, bool report)
 
 	env->bystander.stop = true;
 	pthread_join(env->bystander.thread, NULL);
-	if (report)
+	if (report) {
 		report_memory(env);
+		report_sanitizer(env);
+	}
 	rc = daemon_stop(&env->daemon);
 	if (rc)
 		tap_diag("exit status %d", rc);

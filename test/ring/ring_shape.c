@@ -168,6 +168,8 @@ static bool get_id(struct probe *p, unsigned size, const char *serial)
 	for (i = a == ANSWER_OK ? n : 0; i < room; i++)
 		REQUIRE_TRUE(p->t, data[i] == 0xcc || (i < size && data[i] == 0),
 			     "GET_ID of %u bytes wrote byte %u", size, i);
+	REQUIRE_TRUE(p->t, a != ANSWER_OK || p->used.len == n + 1,
+		     "GET_ID of %u bytes: length %u in the used ring", size, p->used.len);
 	if (a == ANSWER_OK)
 		REQUIRE_TRUE(p->t, !memcmp(data, want, n), "GET_ID of %u bytes: \"%.*s\"", size,
 			     (int)n, (char *)data);

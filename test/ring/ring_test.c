@@ -43,7 +43,6 @@ static bool revive(struct ring_env *env, const char *exe, const char *cpumask)
 
 	if (daemon_alive(&env->daemon) && !env->bystander.failed)
 		return true;
-	daemon_show_log(&env->daemon);
 	ring_env_stop(env, false);
 	*env = (struct ring_env){ .label = label };
 	return ring_env_start(env, exe, cpumask);
