@@ -47,8 +47,7 @@ static void *reactor_main(void *arg)
 	if (!r)
 		return NULL;
 	reactor_run(r);
-	reactor_destroy(r);
-	return NULL;
+	return NULL; /* r stays for those who are just posting; reactors_stop() destroys it */
 }
 
 static int start_one(int cpu, struct err *e)
@@ -107,11 +106,11 @@ void reactors_stop(void)
 {
 	while (pool_n > 0) {
 		struct reactor *r = pool[pool_n - 1];
-		pthread_t thread = r->thread;
 
 		atomic_store(&r->stop, true);
 		reactor_kick(r);
-		pthread_join(thread, NULL);
+		pthread_join(r->thread, NULL);
+		reactor_destroy(r);
 		pool_n--;
 	}
 }

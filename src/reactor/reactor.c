@@ -349,8 +349,6 @@ out_free:
 
 void reactor_destroy(struct reactor *r)
 {
-	watch_stop(&r->mail_watch);
-	run_flushes(r);
 	wake_exit(r);
 	if (this_reactor == r)
 		this_reactor = NULL;

@@ -216,7 +216,8 @@ static inline bool enter_table(struct virtq *vq, const struct desc *d, struct de
 	at = guest_mem_at(vq->mem, &vq->hint, d->addr, &run);
 	if (unlikely(!at || (run < d->len && !all_mapped(vq, d->addr, d->len))))
 		return false;
-	t->at = likely(run >= d->len) ? at : NULL;
+	/* A table needs no alignment, but loads do: an odd one is copied entry by entry. */
+	t->at = likely(run >= d->len && IS_ALIGNED((uintptr_t)at, 8)) ? at : NULL;
 	t->gpa = d->addr;
 	t->indirect = true;
 	t->n = d->len / (uint32_t)sizeof(struct virtq_desc);

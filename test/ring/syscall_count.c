@@ -48,13 +48,36 @@ void *syscall_count_shared(size_t size)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-static uint32_t stopped_at(pid_t tid)
+static bool sleeps(const struct user_regs_struct *r)
+{
+	switch (r->orig_rax) {
+	case SYS_io_uring_enter:
+		return r->rdx != 0; /* min_complete */
+	case SYS_epoll_wait:
+	case SYS_epoll_pwait:
+		return (int)r->r10 != 0; /* timeout */
+	}
+	return false;
+}
+
+/* The thread has stopped to enter a system call. */
+static void count_call(pid_t tid, struct syscall_count *c, unsigned w)
 {
 	struct user_regs_struct regs;
 
 	if (ptrace(PTRACE_GETREGS, tid, NULL, &regs) || regs.orig_rax >= SYSCALL_MAX)
-		return SYSCALL_MAX - 1;
-	return (uint32_t)regs.orig_rax;
+		regs.orig_rax = SYSCALL_MAX - 1;
+	if (sleeps(&regs)) {
+		c->window[w].sleeps++;
+		c->sleeps++;
+		return;
+	}
+	if (regs.orig_rax == SYS_io_uring_enter)
+		c->window[w].collects++;
+	else
+		c->window[w].calls++;
+	c->total++;
+	c->by_number[regs.orig_rax]++;
 }
 
 /* Lets the thread run on; counts if it had stopped to enter a system call. */
@@ -64,11 +87,8 @@ static void handle_stop(pid_t tid, int status, bool *inside, struct syscall_coun
 
 	if (sig == SYSCALL_STOP) {
 		*inside = !*inside;
-		if (*inside) {
-			c->window[w].calls++;
-			c->total++;
-			c->by_number[stopped_at(tid)]++;
-		}
+		if (*inside)
+			count_call(tid, c, w);
 		sig = 0;
 	} else if (status >> 16) {
 		sig = 0; /* a stop of ptrace's own */
@@ -76,12 +96,43 @@ static void handle_stop(pid_t tid, int status, bool *inside, struct syscall_coun
 	ptrace(PTRACE_SYSCALL, tid, NULL, (void *)(intptr_t)sig);
 }
 
-/* What the child does: the tracer must not be a thread that the load needs. */
-static int watch(pid_t tid, const volatile uint64_t *progress, struct syscall_count *c)
+/* Notes what the load has done since the last time. */
+static void end_window(struct syscall_count *c, unsigned w, const struct syscall_progress *now,
+		       struct syscall_progress *before)
 {
-	uint64_t start, now, before;
+	c->window[w].progress = now->done - before->done;
+	c->window[w].kicks = now->kicks - before->kicks;
+	c->progress += c->window[w].progress;
+	before->done += c->window[w].progress;
+	before->kicks += c->window[w].kicks;
+}
+
+static void watch_windows(pid_t tid, const struct syscall_progress *progress,
+			  struct syscall_count *c)
+{
+	struct syscall_progress before = { .done = progress->done, .kicks = progress->kicks };
+	uint64_t start = vhost_now_ns();
 	bool inside = false;
 	unsigned w, last = 0;
+	int status;
+
+	for (;;) {
+		w = (unsigned)((vhost_now_ns() - start) / SYSCALL_WINDOW_NS);
+		if (w != last)
+			end_window(c, last, progress, &before);
+		last = w;
+		if (w >= SYSCALL_WINDOWS)
+			return;
+		if (waitpid(tid, &status, __WALL | WNOHANG) == tid && WIFSTOPPED(status))
+			handle_stop(tid, status, &inside, c, w);
+		else
+			usleep(100);
+	}
+}
+
+/* What the child does: the tracer must not be a thread that the load needs. */
+static int watch(pid_t tid, const struct syscall_progress *progress, struct syscall_count *c)
+{
 	int status;
 
 	if (ptrace(PTRACE_SEIZE, tid, NULL, PTRACE_O_TRACESYSGOOD) ||
@@ -91,30 +142,13 @@ static int watch(pid_t tid, const volatile uint64_t *progress, struct syscall_co
 		return -errno;
 	ptrace(PTRACE_SYSCALL, tid, NULL, NULL);
 	usleep(20000); /* the stop just now disturbed it */
-	start = vhost_now_ns();
-	before = *progress;
-	for (;;) {
-		now = vhost_now_ns();
-		w = (unsigned)((now - start) / SYSCALL_WINDOW_NS);
-		if (w != last) {
-			c->window[last].progress = *progress - before;
-			c->progress += *progress - before;
-			before = *progress;
-			last = w;
-		}
-		if (w >= SYSCALL_WINDOWS)
-			break;
-		if (waitpid(tid, &status, __WALL | WNOHANG) == tid && WIFSTOPPED(status))
-			handle_stop(tid, status, &inside, c, w);
-		else
-			usleep(100);
-	}
+	watch_windows(tid, progress, c);
 	ptrace(PTRACE_INTERRUPT, tid, NULL, NULL);
 	waitpid(tid, &status, __WALL);
 	return ptrace(PTRACE_DETACH, tid, NULL, NULL) ? -errno : 0;
 }
 
-int syscall_count(pid_t tid, const volatile uint64_t *progress, struct syscall_count *out)
+int syscall_count(pid_t tid, const struct syscall_progress *progress, struct syscall_count *out)
 {
 	pid_t child;
 	int status;
@@ -151,6 +185,7 @@ void syscall_count_show(const struct syscall_count *c)
 			n += (size_t)snprintf(text + n, sizeof(text) - n, " number %u %u", i,
 					      c->by_number[i]);
 	}
-	tap_diag("%llu system calls in %llu requests:%s", (unsigned long long)c->total,
-		 (unsigned long long)c->progress, n ? text : " none");
+	tap_diag("%llu requests, %llu sleeps, %llu other system calls:%s",
+		 (unsigned long long)c->progress, (unsigned long long)c->sleeps,
+		 (unsigned long long)c->total, n ? text : " none");
 }
