@@ -1,14 +1,21 @@
-# A thin door to meson. `make` builds build/riffle; `sudo make demo` and `sudo make check` install what they need first.
+# A thin door to meson. `make` builds build/riffle. `sudo make demo` and `sudo make check` install what they need first.
 
-BUILD ?= build
 NINJA = ninja -C
-SANITIZE_ENV = ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+SETUP = meson setup $(MESON_ARGS)
+SANITIZED = CC=clang $(SETUP) -Db_lundef=false
+FUZZ_SECONDS ?= 60
 
-all: $(BUILD)/build.ninja
-	$(NINJA) $(BUILD)
+all: build/build.ninja
+	$(NINJA) build
 
-$(BUILD)/build.ninja:
-	meson setup $(BUILD)
+build/build.ninja:
+	$(SETUP) build
+build-asan/build.ninja:
+	$(SANITIZED) -Db_sanitize=address,undefined build-asan
+build-tsan/build.ninja:
+	$(SANITIZED) -Db_sanitize=thread build-tsan
+build-fuzz/build.ninja:
+	$(SANITIZED) -Db_sanitize=address,undefined -Dfuzzers=true -Dunit_tests=disabled build-fuzz
 
 deps:
 	scripts/deps
@@ -17,35 +24,42 @@ demo: deps
 	$(MAKE) all
 	scripts/demo
 
+# Everything, about 20 minutes on two cores: unit tests, the real daemon, real guests, all again under sanitizers, fuzzing.
 check: deps
-	$(MAKE) all
-	scripts/check --build $(BUILD) $(SUITES)
+	$(MAKE) all asan-build tsan-build fuzz-build
+	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/check
 
-# The suites that no sanitizer gets in the way of: all but real guests and counted system calls.
-asan: deps
-	test -f build-asan/build.ninja || CC=clang meson setup build-asan -Db_sanitize=address,undefined -Db_lundef=false
+# What takes a minute, without installing anything: for between two edits.
+quick: all
+	scripts/check layers size format unit quiet
+
+asan-build: build-asan/build.ninja
 	$(NINJA) build-asan
-	$(SANITIZE_ENV) scripts/check --build build-asan unit integration ring
+tsan-build: build-tsan/build.ninja
+	$(NINJA) build-tsan
+fuzz-build: build-fuzz/build.ninja
+	$(NINJA) build-fuzz
+
+asan: deps
+	$(MAKE) asan-build
+	scripts/check asan
 
 tsan: deps
-	test -f build-tsan/build.ninja || CC=clang meson setup build-tsan -Db_sanitize=thread -Db_lundef=false
-	$(NINJA) build-tsan
-	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 scripts/check --build build-tsan unit $(TSAN_SUITES)
+	$(MAKE) tsan-build
+	scripts/check tsan
 
-# FUZZ_SECONDS per target; CI takes 60, a night takes as many as it has.
-FUZZ_SECONDS ?= 3600
+# For hours: make fuzz FUZZ_SECONDS=36000
 fuzz: deps
-	test -f build-fuzz/build.ninja || CC=clang meson setup build-fuzz -Db_sanitize=address,undefined -Db_lundef=false -Dfuzzers=true -Dunit_tests=disabled
-	$(NINJA) build-fuzz
-	scripts/fuzz build-fuzz $(FUZZ_SECONDS)
+	$(MAKE) fuzz-build
+	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/check fuzz
 
 format:
-	clang-format -i $$(find src test -name '*.[ch]')
+	find src test -name '*.[ch]' | xargs clang-format -i
 
 install: all
-	meson install -C $(BUILD)
+	meson install -C build
 
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
 
-.PHONY: all deps demo check asan tsan fuzz format install clean
+.PHONY: all deps demo check quick asan-build tsan-build fuzz-build asan tsan fuzz format install clean
