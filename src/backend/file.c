@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "backend/file.h"
+#include "backend/file_lock.h"
 #include "backend/list.h"
 #include "reactor/uring.h"
 #include "reactor/worker.h"
@@ -51,6 +52,7 @@ struct file_bdev {
 	struct bdev bdev;
 	int fd;
 	bool is_device;
+	struct file_lock *lock;
 	struct worker worker;
 };
 
@@ -262,15 +264,21 @@ static int file_create(const void *args, struct bdev **out, struct err *e)
 	if (rc)
 		goto out_free;
 	set_abilities(&f->bdev, &facts);
+	if (!facts.readonly)
+		rc = file_lock_take(f->fd, a->filename, &f->lock, e);
+	if (rc)
+		goto out_free;
 	f->worker.run = file_work;
 	rc = worker_start(&f->worker, "file");
 	if (rc) {
 		err_set(e, rc, "Cannot start a thread for '%.120s': %s.", a->filename,
 			err_words(rc));
-		goto out_free;
+		goto out_unlock;
 	}
 	*out = &f->bdev;
 	return 0;
+out_unlock:
+	file_lock_drop(f->lock);
 out_free:
 	free(f);
 out_close:
@@ -283,6 +291,7 @@ static void file_destroy(struct bdev *b)
 	struct file_bdev *f = to_file(b);
 
 	worker_stop(&f->worker);
+	file_lock_drop(f->lock);
 	close(f->fd);
 	free(f);
 }

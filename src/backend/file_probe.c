@@ -43,16 +43,27 @@ static int open_error(const char *path, bool readonly, int code, struct err *e)
 				 "'%.150s' cannot be opened for %s: %s.%s", path,
 				 readonly ? "reading" : "writing", err_words(code),
 				 readonly ? "" : " For a read-only disk give readonly=true.");
+	case -EBUSY:
+		return err_field(
+			e, code, "filename", path, NULL,
+			"'%.150s' is mounted or held by another program. Unmount it first, or "
+			"give readonly=true.",
+			path);
 	default:
 		return err_field(e, code, "filename", path, NULL, "'%.150s' cannot be opened: %s.",
 				 path, err_words(code));
 	}
 }
 
-/* O_DIRECT where the file system has it. */
+/* O_DIRECT where the file system has it. O_EXCL keeps us from writing to a device that is mounted.
+ */
 static int open_file(const char *path, bool readonly, struct file_facts *f)
 {
 	int flags = (readonly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+	struct stat st;
+
+	if (!readonly && stat(path, &st) == 0 && S_ISBLK(st.st_mode))
+		flags |= O_EXCL;
 
 	f->direct = true;
 	f->fd = open(path, flags | O_DIRECT);
