@@ -22,7 +22,7 @@
 #include "util/ticks.h"
 
 /* How long a stop may take: after that I/O which does not return is left to the kernel. */
-#define STOP_DEADLINE_S 4
+#define STOP_DEADLINE_S 3
 
 struct options {
 	const char *cpumask, *rpc_socket, *folder, *config;

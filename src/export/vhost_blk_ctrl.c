@@ -404,10 +404,8 @@ static void vhost_blk_free(struct vhost_blk *v)
 		bdev_put(v->bdev);
 	if (v->stop_fd >= 0)
 		close(v->stop_fd);
-	if (v->listen_fd >= 0) {
+	if (v->listen_fd >= 0)
 		close(v->listen_fd);
-		unlink(v->socket);
-	}
 	param_free(vhost_blk_params, v->args);
 	free(v->args);
 	free(v->socket);
@@ -485,17 +483,27 @@ int vhost_blk_create(struct vhost_blk_args *args, struct err *e)
 		registry_unlock();
 	}
 	pthread_mutex_unlock(&one_at_a_time);
-	if (rc)
+	if (rc) {
+		if (v->listen_fd >= 0)
+			unlink(v->socket);
 		vhost_blk_free(v);
+	}
 	return rc;
 }
 
-static void stop_and_free(struct vhost_blk *v)
+/* Begin to stop: nobody new can connect, and the control thread is told. */
+static void stop_begin(struct vhost_blk *v)
 {
 	static const uint64_t one = 1;
 
+	v->deleting = true;
+	unlink(v->socket);
 	if (write(v->stop_fd, &one, sizeof(one)) < 0)
 		log_error("%s: cannot be told to stop: %s", v->args->ctrlr, err_words(errno));
+}
+
+static void stop_end(struct vhost_blk *v)
+{
 	pthread_join(v->thread, NULL);
 	vhost_blk_free(v);
 }
@@ -518,30 +526,35 @@ int vhost_blk_delete(const char *name, struct err *e)
 			"A virtual machine is connected to '%.80s'. Unplug the disk or stop the machine first.",
 			name);
 	else {
-		v->deleting = true;
+		stop_begin(v);
 		list_del(&v->node);
 	}
 	registry_unlock();
 	if (rc == 0)
-		stop_and_free(v);
+		stop_end(v);
 	return rc;
 }
 
 void vhost_blk_delete_all(void)
 {
-	for (;;) {
-		struct vhost_blk *v = NULL;
+	struct vhost_blk *v;
 
+	/* All at once, so that one with slow I/O does not keep the others waiting. */
+	registry_lock();
+	list_for_each (v, &controllers, node)
+		stop_begin(v);
+	registry_unlock();
+	for (;;) {
+		v = NULL;
 		registry_lock();
 		if (!list_empty(&controllers)) {
 			v = list_entry(controllers.next, struct vhost_blk, node);
-			v->deleting = true;
 			list_del(&v->node);
 		}
 		registry_unlock();
 		if (!v)
 			return;
-		stop_and_free(v);
+		stop_end(v);
 	}
 }
 
