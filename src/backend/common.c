@@ -29,6 +29,15 @@ int bdev_common_geometry(uint64_t num_blocks, uint64_t size, uint64_t block_size
 		physical_block_size = block_size;
 	if (!IS_POWER_OF_2(physical_block_size) || physical_block_size < block_size)
 		return not_power_of_2("physical_block_size", physical_block_size, e);
+	if (num_blocks && size)
+		return err_field(e, -EINVAL, "size", NULL, NULL,
+				 "Give num_blocks or size, not both.");
+	if (size % block_size) {
+		snprintf(given, sizeof(given), "%" PRIu64, size);
+		return err_field(e, -EINVAL, "size", given, "a multiple of block_size",
+				 "A size of %s bytes is not whole blocks of %" PRIu64 ".", given,
+				 block_size);
+	}
 	if (num_blocks == 0)
 		num_blocks = size / block_size;
 	snprintf(given, sizeof(given), "%" PRIu64, num_blocks);

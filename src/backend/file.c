@@ -178,13 +178,26 @@ static void file_submit(struct bdev_queue *q, struct bdev_io *io)
 	}
 }
 
+static int no_uring(const struct reactor *r, struct err *e)
+{
+	return err_set(e, -EOPNOTSUPP, "File disks need io_uring, and %s.", uring_why_not(r));
+}
+
+/* Said when the disk is made, not when a guest comes. */
+static int check_uring(struct err *e)
+{
+	for (int i = 0; i < reactors_count(); i++)
+		if (!uring_usable(reactors_at(i)))
+			return no_uring(reactors_at(i), e);
+	return 0;
+}
+
 static int file_queue_open(struct bdev_queue *q, struct err *e)
 {
 	struct file_queue *fq;
 
 	if (!uring_usable(q->reactor))
-		return err_set(e, -EOPNOTSUPP, "File disks need io_uring, and %s.",
-			       uring_why_not(q->reactor));
+		return no_uring(q->reactor, e);
 	fq = calloc(1, sizeof(*fq));
 	if (!fq)
 		return err_set(e, -ENOMEM, "Out of memory.");
@@ -208,11 +221,12 @@ static int set_block_size(const struct file_args *a, const struct file_facts *fa
 
 	b->block_size = a->block_size ? (uint32_t)a->block_size : facts->block_size;
 	snprintf(given, sizeof(given), "%" PRIu64, a->block_size);
-	snprintf(smallest, sizeof(smallest), "%u or a larger power of 2", facts->block_size);
+	snprintf(smallest, sizeof(smallest), "%u", facts->block_size);
 	if (b->block_size < facts->block_size || !IS_POWER_OF_2(b->block_size))
-		return err_field(e, -EINVAL, "block_size", given, smallest,
-				 "'%.120s' takes blocks of %s bytes, not %s.", a->filename,
-				 smallest, given);
+		return err_field(
+			e, -EINVAL, "block_size", given, smallest,
+			"'%.120s' cannot have blocks of %s bytes: a power of 2 from %s on is needed.",
+			a->filename, given, smallest);
 	b->physical_block_size = MAX(b->block_size, facts->physical_block_size);
 	b->size = facts->size / b->block_size * b->block_size;
 	if (b->size == 0)
@@ -230,7 +244,7 @@ static int set_block_size(const struct file_args *a, const struct file_facts *fa
 static void set_abilities(struct bdev *b, const struct file_facts *facts)
 {
 	b->readonly = facts->readonly;
-	b->volatile_cache = true;
+	b->page_cache = !facts->direct;
 	b->ctx_size = sizeof(struct file_io);
 	b->limits = (struct bdev_limits){
 		.max_len = MAX_LEN,
@@ -249,8 +263,10 @@ static int file_create(const void *args, struct bdev **out, struct err *e)
 	const struct file_args *a = args;
 	struct file_facts facts;
 	struct file_bdev *f;
-	int rc = file_open(a->filename, a->readonly, &facts, e);
+	int rc = check_uring(e);
 
+	if (rc == 0)
+		rc = file_open(a->filename, a->readonly, &facts, e);
 	if (rc)
 		return rc;
 	f = calloc(1, sizeof(*f));

@@ -161,7 +161,10 @@ static void probe_fallocate(const char *path, struct file_facts *f)
 		f->can_punch = fallocate(fd, FALLOC_FL_PUNCH_HOLE | keep, 0, 4096) == 0;
 		f->can_zero_range = fallocate(fd, FALLOC_FL_ZERO_RANGE | keep, 0, 4096) == 0;
 	}
-	if (fd >= 0)
+	if (fd < 0)
+		log_note("%s: no DISCARD: it cannot be tried on a new file in its folder (%s)",
+			 path, err_words(errno));
+	else
 		close(fd);
 	free(copy);
 }

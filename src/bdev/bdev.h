@@ -82,7 +82,7 @@ struct bdev {
 	uint32_t physical_block_size;
 	uint32_t ctx_size; /* room a request needs behind struct bdev_io */
 	bool readonly;
-	bool volatile_cache; /* completed writes need FLUSH or FUA to be durable */
+	bool page_cache; /* I/O goes through the kernel's page cache, for want of O_DIRECT */
 	struct bdev_limits limits;
 
 	/* The registry's. Guarded by its lock. */

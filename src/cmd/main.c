@@ -63,9 +63,15 @@ int main(int argc, char **argv)
 		printf("riffle %s\n", RIFFLE_VERSION);
 		return EXIT_OK;
 	}
-	for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
-		if (strcmp(argv[1], commands[i].name) == 0)
-			return commands[i].main(argc - 1, argv + 1);
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		static char name[32]; /* how getopt calls us */
+
+		if (strcmp(argv[1], commands[i].name) != 0)
+			continue;
+		snprintf(name, sizeof(name), "riffle %s", commands[i].name);
+		argv[1] = name;
+		return commands[i].main(argc - 1, argv + 1);
+	}
 	fprintf(stderr, "riffle: there is no command '%s'.\n", argv[1]);
 	usage(stderr);
 	return EXIT_USAGE;

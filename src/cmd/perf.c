@@ -276,21 +276,34 @@ out_free:
 
 /* --- the target --- */
 
-/* What a made-up disk is like when the target does not say: 1 GiB of 512-byte blocks. */
-static int set_defaults(const struct bdev_driver *d, void *args, struct err *e)
+/* What the target need not say: its name, 512-byte blocks; and what a job only reads is opened for
+ * reading. */
+static int set_defaults(const struct bdev_driver *d, void *args, bool reads_only, struct err *e)
+{
+	const struct param *block = param_find(d->params, "block_size"),
+			   *readonly = param_find(d->params, "readonly");
+	int rc = param_set_string(param_find(d->params, "name"), args, "perf", e);
+
+	if (rc == 0 && readonly && reads_only)
+		rc = param_set_bool(readonly, args, true, e);
+	if (rc == 0 && block && block->required)
+		rc = param_set_uint(block, args, 512, e);
+	return rc;
+}
+
+/* A made-up disk has 1 GiB when the target does not say. */
+static int set_default_size(const struct bdev_driver *d, void *args, struct err *e)
 {
 	const struct param *size = param_find(d->params, "size"),
-			   *block = param_find(d->params, "block_size");
+			   *blocks = param_find(d->params, "num_blocks");
 
-	if (!size)
+	if (!size || *(uint64_t *)param_at(size, args) || *(uint64_t *)param_at(blocks, args))
 		return 0;
-	return param_set_uint(size, args, UINT64_C(1) << 30, e)
-		       ? -EINVAL
-		       : param_set_uint(block, args, 512, e);
+	return param_set_uint(size, args, UINT64_C(1) << 30, e);
 }
 
 /* "malloc:size=64M", "file:PATH", "null:", "uring:PATH,block_size=4096" -> a bdev */
-static int open_target(const char *spec, struct bdev **out, struct err *e)
+static int open_target(const char *spec, bool reads_only, struct bdev **out, struct err *e)
 {
 	const char *colon = strchr(spec, ':');
 	size_t n = colon ? (size_t)(colon - spec) : strlen(spec);
@@ -311,11 +324,11 @@ static int open_target(const char *spec, struct bdev **out, struct err *e)
 	if (!args)
 		return err_set(e, -ENOMEM, "Out of memory.");
 	param_defaults(d->params, args);
-	rc = param_set_string(param_find(d->params, "name"), args, "perf", e);
-	if (rc == 0)
-		rc = set_defaults(d, args, e);
+	rc = set_defaults(d, args, reads_only, e);
 	if (rc == 0)
 		rc = param_parse_spec(d->params, args, colon ? colon + 1 : "", e);
+	if (rc == 0)
+		rc = set_default_size(d, args, e);
 	if (rc) {
 		param_free(d->params, args);
 		free(args);
@@ -350,7 +363,7 @@ static int perf(const struct options *o, struct err *e)
 
 	if (rc)
 		return err_set(e, rc, "Cannot start: %s.", err_words(rc));
-	rc = open_target(o->target, &b, e);
+	rc = open_target(o->target, o->read_percent == 100, &b, e);
 	if (rc)
 		goto out;
 	rc = check_job(o, b, e);
@@ -449,6 +462,7 @@ static int parse(int argc, char **argv, struct options *o)
 			usage(stdout);
 			return EXIT_OK;
 		default:
+			fprintf(stderr, "`riffle perf --help` lists the options.\n");
 			rc = EXIT_USAGE;
 		}
 	}

@@ -30,7 +30,7 @@ static void usage(FILE *out)
 		"       riffle rpc --list\n"
 		"       riffle rpc METHOD --help\n\n"
 		"Send a request to a daemon and print the result as JSON.\n\n"
-		"  -s, --socket PATH   the daemon's RPC socket (default: %s)\n"
+		"  -s, --socket PATH   the daemon's RPC socket (also -r; default: %s)\n"
 		"  -t, --timeout SECS  give up after this long (default: %d)\n"
 		"  -l, --list          list the methods\n"
 		"  -h, --help          say this, or what a method takes\n\n"
@@ -69,6 +69,7 @@ static int parse(int argc, char **argv, struct options *o)
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
+	uint64_t seconds;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "s:r:t:lh", longs, NULL)) != -1) {
@@ -78,7 +79,13 @@ static int parse(int argc, char **argv, struct options *o)
 			o->socket = optarg;
 			break;
 		case 't':
-			o->deadline_s = (unsigned)strtoul(optarg, NULL, 10);
+			if (!size_parse(optarg, &seconds) || seconds == 0 || seconds > 1000000) {
+				fprintf(stderr,
+					"riffle rpc: -t must be from 1 to 1000000 seconds, not '%s'.\n",
+					optarg);
+				return EXIT_USAGE;
+			}
+			o->deadline_s = (unsigned)seconds;
 			break;
 		case 'l':
 			o->list = true;

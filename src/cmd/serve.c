@@ -27,18 +27,20 @@
 struct options {
 	const char *cpumask, *rpc_socket, *folder, *config;
 	bool verbose;
+	bool claimed; /* the RPC socket is ours */
 };
 
 static void usage(FILE *out)
 {
 	fprintf(out,
 		"usage: riffle serve [OPTION]...\n\n"
-		"Serve disks to virtual machines over vhost-user-blk until SIGTERM or SIGINT.\n\n"
-		"  -m, --cpumask CPUS     run a reactor on each of these CPUs: 0x3 or [0,2-4] (default: one CPU)\n"
+		"Serve disks to virtual machines over vhost-user-blk until SIGTERM or SIGINT (or SIGHUP or SIGQUIT).\n\n"
+		"  -m, --cpumask CPUS     run a reactor on each of these CPUs: a hexadecimal mask (0x3) or a list\n"
+		"                         ([0,2-4]; default: one CPU)\n"
 		"  -r, --rpc-socket PATH  answer `riffle rpc` here (default: %s)\n"
 		"  -S, --folder PATH      put the disks' sockets here (default: %s)\n"
-		"  -c, --config FILE      make what this saved configuration describes\n"
-		"  -v, --verbose          log more (SIGUSR1 does the same while it runs)\n"
+		"  -c, --config FILE      make what this saved configuration describes (also --json)\n"
+		"  -v, --verbose          log more (SIGUSR1 turns it on and off)\n"
 		"  -h, --help             say this\n",
 		default_rpc_socket(), default_folder());
 }
@@ -163,7 +165,7 @@ static void leave_reactor_cpus(const cpu_set_t *reactors)
 		sched_setaffinity(0, sizeof(others), &others);
 }
 
-static int start(const struct options *o, struct err *e)
+static int start(struct options *o, struct err *e)
 {
 	char cpus_text[256];
 	cpu_set_t cpus;
@@ -183,6 +185,7 @@ static int start(const struct options *o, struct err *e)
 		rc = server_open(o->rpc_socket, e);
 	if (rc)
 		return rc;
+	o->claimed = true;
 	rc = reactors_start(&cpus, e);
 	if (rc == 0)
 		leave_reactor_cpus(&cpus);
@@ -221,9 +224,8 @@ static void stop(void)
 	reactors_stop();
 }
 
-static void wait_for_stop(const sigset_t *set)
+static void wait_for_stop(const sigset_t *set, bool debug)
 {
-	bool debug = false;
 	int sig;
 
 	while (sigwait(set, &sig) != 0 || sig == SIGUSR1) {
@@ -246,11 +248,11 @@ int cmd_serve(int argc, char **argv)
 	rc = start(&o, &e);
 	if (rc) {
 		fail("serve", &e);
-		if (e.code != -EADDRINUSE && reactors_count() > 0)
+		if (o.claimed)
 			stop();
-		return EXIT_ERROR;
+		return e.code == -EINVAL && !o.claimed ? EXIT_USAGE : EXIT_ERROR;
 	}
-	wait_for_stop(&signals);
+	wait_for_stop(&signals, o.verbose);
 	stop();
 	log_note("stopped");
 	return EXIT_OK;

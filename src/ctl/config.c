@@ -186,7 +186,7 @@ int config_load_file(const char *path, struct err *e)
 	int rc;
 
 	if (!config && error.line < 0)
-		return err_set(e, -ENOENT, "%.150s: %.120s.", path, error.text);
+		return err_set(e, -ENOENT, "The configuration cannot be read: %.150s.", error.text);
 	if (!config)
 		return err_set(e, -EINVAL, "%.150s: line %d, column %d: %.120s.", path, error.line,
 			       error.column, error.text);

@@ -68,6 +68,8 @@ static json_t *describe(const struct bdev *b)
 		"supported_io_types", io_types(b), "driver_specific", driver_specific(b));
 	if (b->users)
 		json_object_set_new(o, "claim_type", json_string("exclusive_write"));
+	if (b->page_cache)
+		json_object_set_new(o, "page_cache", json_true());
 	if (b->physical_block_size != b->block_size)
 		json_object_set_new(o, "physical_block_size", json_integer(b->physical_block_size));
 	return o;
@@ -99,15 +101,37 @@ static int list_one(struct bdev *b, void *arg)
 	return 0;
 }
 
+static bool listed(const struct listing *l, const char *name)
+{
+	json_t *o;
+	size_t i;
+
+	json_array_foreach(l->list, i, o)
+	{
+		json_t *aliases = json_object_get(o, "aliases");
+
+		if (strcmp(json_string_value(json_object_get(o, "name")), name) == 0 ||
+		    (aliases && strcmp(json_string_value(json_array_get(aliases, 0)), name) == 0))
+			return true;
+	}
+	return false;
+}
+
 /* Every name must have been found. */
 static int check_found(struct listing *l, struct err *e)
 {
-	if (json_array_size(l->list) >= l->n)
-		return 0;
-	json_decref(l->list);
-	return err_field(e, -ENODEV, "name", l->names[0], NULL,
-			 "There is no bdev named '%.80s'%s. bdev_get_bdevs lists them.",
-			 l->names[0], l->n > 1 ? " or one of the others" : "");
+	for (size_t i = 0; i < l->n; i++) {
+		struct uuid uuid;
+
+		if (listed(l, l->names[i]) ||
+		    (uuid_parse(l->names[i], &uuid) && json_array_size(l->list)))
+			continue;
+		json_decref(l->list);
+		return err_field(e, -ENODEV, "name", l->names[i], NULL,
+				 "There is no bdev named '%.80s'. bdev_get_bdevs lists them.",
+				 l->names[i]);
+	}
+	return 0;
 }
 
 static int get_bdevs(const struct rpc_method *m, void **args, json_t **result, struct err *e)

@@ -59,7 +59,8 @@ static json_t *sessions(const struct vhost_blk_info *i)
 	json_array_append_new(list, json_pack("{s:i, s:i, s:s, s:b, s:i, s:i}", "vid",
 					      i->session - 1, "id", i->session - 1, "name", name,
 					      "started", i->rings_started > 0, "max_queues",
-					      i->rings_started, "inflight_task_cnt", i->inflight));
+					      i->rings_started, "inflight_task_cnt", i->inflight,
+					      "write_through", i->write_through));
 	return list;
 }
 

@@ -128,9 +128,9 @@ static int make_room(struct conn *c)
 	size_t room = c->room ? c->room * 2 : READ_CHUNK;
 	char *buf;
 
-	if (c->room - c->len >= READ_CHUNK / 2)
+	if (c->len <= REQUEST_MAX && c->room - c->len >= READ_CHUNK / 2)
 		return 0;
-	if (c->room > REQUEST_MAX) {
+	if (c->len > REQUEST_MAX) {
 		send_response(c, rpc_parse_error("A request may have at most 8 MiB."));
 		return -EMSGSIZE;
 	}

@@ -50,7 +50,8 @@ struct vhost_blk_info {
 	cpu_set_t cpus;
 	const char *socket;
 	bool connected;
-	unsigned session; /* number of the present connection */
+	bool write_through; /* completed writes are durable without a FLUSH */
+	unsigned session;   /* number of the present connection */
 	unsigned rings_started, inflight;
 };
 

@@ -11,41 +11,13 @@
 #include <unistd.h>
 
 #include "bdev/registry.h"
-#include "export/vhost_blk.h"
-#include "export/vhost_blk_queue.h"
+#include "export/vhost_blk_ctrl.h"
 #include "util/cpumask.h"
 #include "util/log.h"
 #include "util/sock.h"
-#include "virtio/vhost_session.h"
 
-#define QUEUES_DEFAULT	  16
-#define WITHOUT_LIMIT_MAX (4u << 20) /* bytes of zeroes per range where the driver writes them */
-#define RETIRE_MS	  50
-#define REACTORS_MAX	  CPU_SETSIZE
-
-struct vhost_blk {
-	struct list node;
-	struct vhost_blk_args *args;
-	char *socket;
-	struct bdev *bdev;
-	cpu_set_t cpus;
-	struct reactor **reactors; /* of cpus */
-	unsigned reactors_n, first_reactor;
-	struct vhost_blk_disk disk;
-	struct virtio_blk_config config;
-
-	/* The control thread's. */
-	pthread_t thread;
-	int listen_fd, stop_fd;
-	struct vhost_session *session;
-	struct vhost_blk_queue **queue; /* by ring */
-	uint64_t features;
-	bool write_through;
-
-	/* Under the registry's lock. */
-	bool connected, deleting;
-	unsigned sessions;
-};
+#define QUEUES_DEFAULT 16
+#define RETIRE_MS      50
 
 const struct param vhost_blk_params[] = {
 	PARAM_STRING(struct vhost_blk_args, ctrlr, .required = true, .min = 1, .max = 90,
@@ -73,172 +45,6 @@ void vhost_blk_set_folder(const char *path)
 {
 	free(folder);
 	folder = strdup(path);
-}
-
-/* --- the device --- */
-
-static int ring_start(void *device, struct virtq *vq, int kick_fd, struct err *e)
-{
-	struct vhost_blk *v = device;
-	struct reactor *r = v->reactors[(v->first_reactor + vq->index) % v->reactors_n];
-	struct vhost_blk_queue *q;
-	int rc = vhost_blk_queue_start(v->bdev, &v->disk, vq, kick_fd, r, v->write_through, &q, e);
-
-	if (rc)
-		return rc;
-	registry_lock(); /* those who list controllers look at queues under it */
-	v->queue[vq->index] = q;
-	registry_unlock();
-	return 0;
-}
-
-static void ring_pause(void *device, struct virtq *vq)
-{
-	struct vhost_blk *v = device;
-
-	vhost_blk_queue_pause(v->queue[vq->index]);
-}
-
-static void ring_resume(void *device, struct virtq *vq)
-{
-	struct vhost_blk *v = device;
-
-	vhost_blk_queue_resume(v->queue[vq->index]);
-}
-
-static void ring_abandon(void *device, struct virtq *vq, void *scratch)
-{
-	struct vhost_blk *v = device;
-
-	vhost_blk_queue_abandon(v->queue[vq->index], scratch);
-}
-
-static void ring_stop(void *device, struct virtq *vq)
-{
-	struct vhost_blk *v = device;
-	struct vhost_blk_queue *q = v->queue[vq->index];
-
-	registry_lock();
-	v->queue[vq->index] = NULL;
-	registry_unlock();
-	vhost_blk_queue_stop(q, v->args->ctrlr);
-}
-
-/* 5.2.6.2: is a completed write durable at once? */
-static void set_write_through(struct vhost_blk *v)
-{
-	bool flush = v->features & FEATURE(VIRTIO_BLK_F_FLUSH),
-	     wce = v->features & FEATURE(VIRTIO_BLK_F_CONFIG_WCE);
-
-	v->write_through = wce ? !v->config.writeback : !flush;
-	for (uint64_t i = 0; i < v->args->num_queues; i++)
-		if (v->queue[i])
-			WRITE_ONCE(v->queue[i]->write_through, v->write_through);
-}
-
-static void features_set(void *device, uint64_t features)
-{
-	struct vhost_blk *v = device;
-
-	v->features = features;
-	if (features & FEATURE(VIRTIO_BLK_F_CONFIG_WCE) &&
-	    !(features & FEATURE(VIRTIO_BLK_F_FLUSH)))
-		v->config.writeback = 0;
-	set_write_through(v);
-}
-
-static void config_get(void *device, uint32_t offset, void *data, uint32_t len)
-{
-	struct vhost_blk *v = device;
-	uint8_t space[256] = { 0 };
-
-	memcpy(space, &v->config, sizeof(v->config));
-	memcpy(data, space + offset, len);
-}
-
-/* Only `writeback` can be written. */
-static int config_set(void *device, uint32_t offset, const void *data, uint32_t len, struct err *e)
-{
-	struct vhost_blk *v = device;
-	uint8_t value;
-
-	if (offset != offsetof(struct virtio_blk_config, writeback) || len != 1)
-		return err_set(
-			e, -EINVAL,
-			"only the writeback byte of the configuration space can be written, not %u "
-			"bytes at %u",
-			len, offset);
-	memcpy(&value, data, 1);
-	if (value > 1)
-		return err_set(e, -EINVAL, "writeback is 0 or 1, not %u", value);
-	v->config.writeback = value;
-	set_write_through(v);
-	return 0;
-}
-
-static const struct vhost_device_ops device_ops = {
-	.ring_start = ring_start,
-	.ring_pause = ring_pause,
-	.ring_resume = ring_resume,
-	.ring_abandon = ring_abandon,
-	.ring_stop = ring_stop,
-	.config_get = config_get,
-	.config_set = config_set,
-	.features_set = features_set,
-};
-
-static uint64_t device_features(const struct vhost_blk *v)
-{
-	uint64_t f = FEATURE(VIRTIO_BLK_F_SEG_MAX) | FEATURE(VIRTIO_BLK_F_BLK_SIZE) |
-		     FEATURE(VIRTIO_BLK_F_FLUSH) | FEATURE(VIRTIO_BLK_F_TOPOLOGY) |
-		     FEATURE(VIRTIO_BLK_F_CONFIG_WCE) | FEATURE(VIRTIO_BLK_F_MQ);
-
-	if (v->disk.readonly)
-		return f | FEATURE(VIRTIO_BLK_F_RO);
-	if (v->disk.discard)
-		f |= FEATURE(VIRTIO_BLK_F_DISCARD);
-	if (v->disk.max_zeroes)
-		f |= FEATURE(VIRTIO_BLK_F_WRITE_ZEROES);
-	return f;
-}
-
-static void fill_disk(struct vhost_blk *v)
-{
-	const struct bdev *b = v->bdev;
-	const char *serial = v->args->serial ? v->args->serial : v->args->ctrlr;
-
-	v->disk.size = b->size;
-	v->disk.readonly = v->args->readonly || b->readonly;
-	v->disk.discard = b->limits.max_discard > 0;
-	v->disk.max_discard = ROUND_DOWN(b->limits.max_discard, b->block_size);
-	if (!b->limits.no_zeroes)
-		v->disk.max_zeroes = b->limits.zeroes_unmap_only || !b->limits.max_zeroes
-					     ? WITHOUT_LIMIT_MAX
-					     : ROUND_DOWN(b->limits.max_zeroes, b->block_size);
-	memcpy(v->disk.id, serial, strnlen(serial, sizeof(v->disk.id)));
-}
-
-static void fill_config(struct vhost_blk *v)
-{
-	const struct bdev *b = v->bdev;
-	uint32_t sectors = b->block_size >> VIRTIO_BLK_SECTOR_SHIFT;
-
-	v->config = (struct virtio_blk_config){
-		.capacity = to_le64(b->size >> VIRTIO_BLK_SECTOR_SHIFT),
-		.seg_max = to_le32(VHOST_BLK_SEG_MAX),
-		.blk_size = to_le32(b->block_size),
-		.topology.physical_block_exp =
-			(uint8_t)__builtin_ctz(b->physical_block_size / b->block_size),
-		.topology.min_io_size = to_le16((uint16_t)(b->physical_block_size / b->block_size)),
-		.writeback = 1,
-		.num_queues = to_le16((uint16_t)v->args->num_queues),
-		.max_discard_sectors = to_le32(v->disk.max_discard >> VIRTIO_BLK_SECTOR_SHIFT),
-		.max_discard_seg = to_le32(VHOST_BLK_RANGES),
-		.discard_sector_alignment = to_le32(sectors),
-		.max_write_zeroes_sectors = to_le32(v->disk.max_zeroes >> VIRTIO_BLK_SECTOR_SHIFT),
-		.max_write_zeroes_seg = to_le32(VHOST_BLK_RANGES),
-		.write_zeroes_may_unmap = v->disk.discard,
-	};
 }
 
 /* --- the control thread --- */
@@ -298,14 +104,13 @@ static bool serve(struct vhost_blk *v, int fd)
 	struct vhost_session_config c = {
 		.name = v->args->ctrlr,
 		.rings = (unsigned)v->args->num_queues,
-		.features = device_features(v),
-		.ops = &device_ops,
+		.features = vhost_blk_device_features(v),
+		.ops = &vhost_blk_device_ops,
 		.device = v,
 	};
 	bool stop;
 
 	v->features = 0;
-	v->config.writeback = 1;
 	v->write_through = true;
 	if (!set_connected(v, true)) {
 		close(fd);
@@ -427,8 +232,7 @@ static int prepare(struct vhost_blk *v, struct err *e)
 	v->queue = calloc(v->args->num_queues, sizeof(struct vhost_blk_queue *));
 	if (!v->queue || asprintf(&v->socket, "%s/%s", folder, v->args->ctrlr) < 0)
 		return err_set(e, -ENOMEM, "Out of memory.");
-	fill_disk(v);
-	fill_config(v);
+	vhost_blk_device_init(v);
 	v->stop_fd = eventfd(0, EFD_CLOEXEC);
 	if (v->stop_fd < 0)
 		return err_set(e, -errno, "Cannot make an eventfd: %s.", err_words(errno));
@@ -571,6 +375,7 @@ int vhost_blk_for_each(int (*fn)(const struct vhost_blk_info *info, void *arg), 
 			.socket = v->socket,
 			.connected = v->connected,
 			.session = v->sessions,
+			.write_through = v->write_through,
 		};
 
 		for (uint64_t i = 0; i < v->args->num_queues; i++) {

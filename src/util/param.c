@@ -193,7 +193,7 @@ bool size_parse(const char *text, uint64_t *value)
 	if (!isdigit((unsigned char)text[0]))
 		return false;
 	errno = 0;
-	v = strtoull(text, &end, 0);
+	v = strtoull(text, &end, strncasecmp(text, "0x", 2) == 0 ? 16 : 10);
 	if (errno)
 		return false;
 	unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;

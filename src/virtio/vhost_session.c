@@ -74,6 +74,45 @@ unsigned vhost_session_started(const struct vhost_session *s)
 	return s->started;
 }
 
+/* --- the note --- */
+
+#define NOTE_MAGIC 0x656c6666u /* "ffle" */
+
+struct note {
+	uint32_t magic;
+	uint32_t value;
+};
+
+/* In the padding behind ring 0's descriptors, which is 48 bytes for all rings of 4 entries and
+ * more. */
+static struct note *note_of(const struct vhost_session *s)
+{
+	const struct vhost_inflight_map *map = &s->inflight;
+	size_t used =
+		sizeof(struct inflight_region) + map->queue_size * sizeof(struct inflight_desc);
+
+	if (!map->base || inflight_stride(map->queue_size) - used < sizeof(struct note))
+		return NULL;
+	return (struct note *)(void *)(map->base + used);
+}
+
+int vhost_session_note_get(const struct vhost_session *s)
+{
+	const struct note *n = note_of(s);
+
+	return n && READ_ONCE(n->magic) == NOTE_MAGIC ? (int)(READ_ONCE(n->value) & 0xff) : -1;
+}
+
+void vhost_session_note_set(struct vhost_session *s, uint8_t value)
+{
+	struct note *n = note_of(s);
+
+	if (!n)
+		return;
+	WRITE_ONCE(n->value, value);
+	store_release(&n->magic, NOTE_MAGIC);
+}
+
 /* --- memory --- */
 
 bool vhost_session_retire(struct vhost_session *s)

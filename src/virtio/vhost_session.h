@@ -79,6 +79,14 @@ int vhost_session_step(struct vhost_session *s);
  * again soon. */
 bool vhost_session_retire(struct vhost_session *s);
 
+/*
+ * A byte that outlives this process: the device's note in the in-flight region, behind what the
+ * protocol defines. Back-ends that do not know it leave it alone. vhost_session_note_get(): -1 when
+ * there is none. Session thread.
+ */
+int vhost_session_note_get(const struct vhost_session *s);
+void vhost_session_note_set(struct vhost_session *s, uint8_t value); /* nothing without a region */
+
 /* To wait for. */
 int vhost_session_fd(const struct vhost_session *s);
 

@@ -1,0 +1,263 @@
+/*
+ * cost CASE COUNT: run one piece of the data path COUNT times in this thread, for counting
+ *instructions. All the work happens inside reactor_turn(), so `valgrind --tool=callgrind
+ *--toggle-collect=reactor_turn` counts the daemon's side alone; scripts/cost does that and divides.
+ *
+ *	bdev-null, bdev-malloc	submit and completion of a 4 KiB read, 128 in flight
+ *	vhost-null		a 4 KiB read from ring to null and back: split ring, indirect, 128
+ *in flight vhost-null-direct	the same with three descriptors in the ring, 85 in flight
+ *	vhost-null-inflight	the same as vhost-null with the in-flight region
+ *	vhost-malloc		to a RAM disk
+ *	empty-poll		a turn with one ring that has nothing (less empty-turn)
+ *	empty-turn		a turn with no ring
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bdev/registry.h"
+#include "ctl/drivers.h"
+#include "export/vhost_blk_queue.h"
+#include "util/log.h"
+#include "virtio/inflight.h"
+
+#define NUM   256
+#define DEPTH 128
+#define MEM   (4u << 20)
+
+#define DESC_AT	 0
+#define AVAIL_AT (64u << 10)
+#define USED_AT	 (128u << 10)
+#define TABLE_AT (192u << 10)
+#define HDR_AT	 (256u << 10)
+#define DATA_AT	 (1u << 20)
+
+static struct reactor *reactor;
+static struct bdev *bdev;
+static char *memory;
+static struct guest_mem *guest;
+static struct virtq *vq;
+
+static void die(const char *what)
+{
+	fprintf(stderr, "cost: %s\n", what);
+	exit(1);
+}
+
+static void open_disk(const char *kind)
+{
+	const struct bdev_driver *d = driver_find(kind);
+	void *args = calloc(1, d->args_size);
+	struct err e = { 0 };
+	const char *name;
+
+	param_defaults(d->params, args);
+	if (param_parse_spec(d->params, args, "name=cost,size=64M,block_size=512", &e) ||
+	    bdev_create(d, args, &name, &e) || bdev_get(name, &bdev, &e))
+		die(e.text);
+}
+
+/* --- bdev alone --- */
+
+struct slot {
+	struct iovec iov;
+	struct slot *next;
+	alignas(CACHE_LINE) struct bdev_io io;
+};
+
+static struct {
+	struct poller poller;
+	struct slot *free;
+	long left, in_flight;
+} user;
+
+static void slot_done(struct task *t)
+{
+	struct slot *s = container_of(t, struct slot, io.task);
+
+	s->next = user.free;
+	user.free = s;
+	user.in_flight--;
+}
+
+static unsigned user_poll(struct poller *p)
+{
+	unsigned n = 0;
+
+	(void)p;
+	for (; user.free && user.left > 0; n++, user.left--) {
+		struct slot *s = user.free;
+
+		user.free = s->next;
+		user.in_flight++;
+		bdev_submit(&s->io);
+	}
+	return n;
+}
+
+static bool never_arms(struct poller *p)
+{
+	(void)p;
+	return false;
+}
+
+static void run_bdev(const char *kind, long count)
+{
+	struct bdev_queue *q;
+	struct err e = { 0 };
+
+	open_disk(kind);
+	if (bdev_queue_open(bdev, reactor, &q, &e))
+		die(e.text);
+	for (int i = 0; i < DEPTH; i++) {
+		struct slot *s = aligned_alloc(CACHE_LINE,
+					       ROUND_UP(sizeof(*s) + bdev->ctx_size, CACHE_LINE));
+
+		memset(s, 0, sizeof(*s));
+		s->iov = (struct iovec){ memory + DATA_AT + i * 4096, 4096 };
+		s->io = (struct bdev_io){ .task.fn = slot_done,
+					  .q = q,
+					  .iov = &s->iov,
+					  .iovcnt = 1,
+					  .len = 4096,
+					  .offset = (uint64_t)i * 4096,
+					  .op = BDEV_READ };
+		s->next = user.free;
+		user.free = s;
+	}
+	user.left = count;
+	user.poller = (struct poller){ .fn = user_poll, .arm = never_arms };
+	poller_add(&user.poller);
+	while (user.left > 0 || user.in_flight > 0)
+		reactor_turn(reactor);
+}
+
+/* --- from ring to ring --- */
+
+static void put_desc(struct virtq_desc *d, uint64_t addr, uint32_t len, uint16_t flags,
+		     uint16_t next)
+{
+	*d = (struct virtq_desc){ to_le64(addr), to_le32(len), to_le16(flags), to_le16(next) };
+}
+
+static void put_request(struct virtq_desc *table, uint16_t first, unsigned i)
+{
+	struct virtio_blk_req_hdr *h = (void *)(memory + HDR_AT + i * 64);
+
+	h->type = to_le32(VIRTIO_BLK_T_IN);
+	h->sector = to_le64(i * 8);
+	put_desc(&table[0], HDR_AT + i * 64, 16, VIRTQ_DESC_F_NEXT, (uint16_t)(first + 1));
+	put_desc(&table[1], DATA_AT + (i % DEPTH) * 4096, 4096,
+		 VIRTQ_DESC_F_NEXT | VIRTQ_DESC_F_WRITE, (uint16_t)(first + 2));
+	put_desc(&table[2], HDR_AT + i * 64 + 16, 1, VIRTQ_DESC_F_WRITE, 0);
+}
+
+/* Returns how many requests fit. */
+static unsigned fill_ring(bool indirect)
+{
+	struct virtq_desc *ring = (void *)(memory + DESC_AT);
+	unsigned n = indirect ? DEPTH : NUM / 3;
+
+	for (unsigned i = 0; i < n; i++) {
+		struct virtq_desc *table = (void *)(memory + TABLE_AT + i * 64);
+
+		if (indirect) {
+			put_request(table, 0, i);
+			put_desc(&ring[i], TABLE_AT + i * 64, 48, VIRTQ_DESC_F_INDIRECT, 0);
+		} else {
+			put_request(&ring[i * 3], (uint16_t)(i * 3), i);
+		}
+	}
+	return n;
+}
+
+static void start_queue(bool inflight)
+{
+	static const struct vhost_blk_disk disk = { .size = 64u << 20, .id = "cost" };
+	struct virtq_setup setup = { .num = NUM, .avail_user = AVAIL_AT, .used_user = USED_AT };
+	static struct virtq_inflight tracked;
+	struct vhost_blk_queue *q;
+	struct err e = { 0 };
+
+	if (virtq_create(NUM, &vq) || virtq_map(vq, &setup, guest, &e))
+		die(e.text);
+	if (inflight && inflight_open(calloc(1, inflight_stride(NUM)), NUM, 0, &tracked, &e))
+		die(e.text);
+	virtq_begin(vq, &setup, inflight ? &tracked : NULL);
+	if (vhost_blk_queue_start(bdev, &disk, vq, -1, reactor, false, &q, &e))
+		die(e.text);
+}
+
+static void run_vhost(const char *kind, long count, bool indirect, bool inflight)
+{
+	struct virtq_avail *avail = (void *)(memory + AVAIL_AT);
+	struct virtq_used *used = (void *)(memory + USED_AT);
+	unsigned depth = fill_ring(indirect);
+	uint16_t idx = 0, seen = 0;
+
+	open_disk(kind);
+	avail->flags = to_le16(VIRTQ_AVAIL_F_NO_INTERRUPT);
+	start_queue(inflight);
+	for (unsigned i = 0; i < depth; i++)
+		avail->ring[idx++ % NUM] = to_le16((uint16_t)(indirect ? i : i * 3));
+	store_release(&avail->idx, to_le16(idx));
+	while (count > 0) { /* the driver: give each head back as soon as it comes */
+		reactor_turn(reactor);
+		for (; seen != from_le16(load_acquire(&used->idx)); seen++, count--)
+			avail->ring[idx++ % NUM] =
+				to_le16((uint16_t)from_le32(used->ring[seen % NUM].id));
+		store_release(&avail->idx, to_le16(idx));
+	}
+}
+
+static void run_empty(long count, bool ring)
+{
+	open_disk("null");
+	if (ring)
+		start_queue(false);
+	for (; count > 0; count--)
+		reactor_turn(reactor);
+}
+
+static void map_memory(void)
+{
+	struct guest_range range = { 0, MEM, 0, 0 };
+	int fd = memfd_create("cost", 0);
+	struct err e = { 0 };
+
+	if (ftruncate(fd, MEM) < 0 || guest_mem_map(&range, &fd, 1, 1, &guest, &e))
+		die("no memory");
+	memory = guest->region[0]->host;
+}
+
+int main(int argc, char **argv)
+{
+	long count = argc == 3 ? atol(argv[2]) : 0;
+	const char *what = argc == 3 ? argv[1] : "";
+
+	log_set_level(LOG_ERROR);
+	if (count <= 0 || reactor_create(&reactor))
+		die("usage: cost CASE COUNT");
+	map_memory();
+	if (strcmp(what, "bdev-null") == 0)
+		run_bdev("null", count);
+	else if (strcmp(what, "bdev-malloc") == 0)
+		run_bdev("malloc", count);
+	else if (strcmp(what, "vhost-null") == 0)
+		run_vhost("null", count, true, false);
+	else if (strcmp(what, "vhost-null-direct") == 0)
+		run_vhost("null", count, false, false);
+	else if (strcmp(what, "vhost-null-inflight") == 0)
+		run_vhost("null", count, true, true);
+	else if (strcmp(what, "vhost-malloc") == 0)
+		run_vhost("malloc", count, true, false);
+	else if (strcmp(what, "empty-poll") == 0)
+		run_empty(count, true);
+	else if (strcmp(what, "empty-turn") == 0)
+		run_empty(count, false);
+	else
+		die("there is no such case");
+	return 0;
+}
