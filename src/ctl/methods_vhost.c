@@ -56,7 +56,7 @@ static json_t *sessions(const struct vhost_blk_info *i)
 	if (!i->connected)
 		return list;
 	snprintf(name, sizeof(name), "%ss%u", i->args->ctrlr, i->session - 1);
-	json_array_append_new(list, json_pack("{s:i, s:i, s:s, s:b, s:i, s:i}", "vid",
+	json_array_append_new(list, json_pack("{s:i, s:i, s:s, s:b, s:i, s:i, s:b}", "vid",
 					      i->session - 1, "id", i->session - 1, "name", name,
 					      "started", i->rings_started > 0, "max_queues",
 					      i->rings_started, "inflight_task_cnt", i->inflight,
