@@ -35,6 +35,16 @@ static struct file_lock *find(const struct stat *st)
 	return NULL;
 }
 
+bool file_lock_held(const struct stat *st)
+{
+	bool held;
+
+	pthread_mutex_lock(&mutex);
+	held = find(st) != NULL;
+	pthread_mutex_unlock(&mutex);
+	return held;
+}
+
 static int acquire(int fd, const char *path, int *lock_fd, struct err *e)
 {
 	struct flock range = {

@@ -8,9 +8,15 @@
 #ifndef BACKEND_FILE_LOCK_H
 #define BACKEND_FILE_LOCK_H
 
+#include <stdbool.h>
+
 #include "util/err.h"
 
 struct file_lock;
+struct stat;
+
+/* Does this process hold the file already? */
+bool file_lock_held(const struct stat *st);
 
 /*
  * fd: the writable file; path: for the sentence. *out is NULL where the file system knows no locks

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <linux/falloc.h>
 #include <linux/fs.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "backend/file_lock.h"
 #include "util/compiler.h"
 #include "util/log.h"
 
@@ -62,7 +64,7 @@ static int open_file(const char *path, bool readonly, struct file_facts *f)
 	int flags = (readonly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 	struct stat st;
 
-	if (!readonly && stat(path, &st) == 0 && S_ISBLK(st.st_mode))
+	if (!readonly && stat(path, &st) == 0 && S_ISBLK(st.st_mode) && !file_lock_held(&st))
 		flags |= O_EXCL;
 
 	f->direct = true;
@@ -149,24 +151,45 @@ static int probe_direct(const char *path, struct file_facts *f, struct err *e)
 	return 0;
 }
 
-/* What fallocate() can do is tried on a nameless file beside the real one, whose contents are never
+/* A nameless file on fd's file system: in its folder, wherever links have led. -1: not to be had.
+ */
+static int open_beside(int fd)
+{
+	char self[64], real[PATH_MAX];
+	struct stat ours, theirs;
+	ssize_t n;
+	int tmp;
+
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+	n = readlink(self, real, sizeof(real) - 1);
+	if (n <= 0)
+		return -1;
+	real[n] = '\0';
+	tmp = open(dirname(real), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (tmp >= 0 && fstat(fd, &ours) == 0 && fstat(tmp, &theirs) == 0 &&
+	    ours.st_dev == theirs.st_dev)
+		return tmp;
+	if (tmp >= 0)
+		close(tmp);
+	return -1;
+}
+
+/* What fallocate() can do is tried on another file, so that the contents of the real one are never
  * put at risk. */
 static void probe_fallocate(const char *path, struct file_facts *f)
 {
-	char *copy = strdup(path);
-	int fd = copy ? open(dirname(copy), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
 	const int keep = FALLOC_FL_KEEP_SIZE;
+	int fd = open_beside(f->fd);
 
-	if (fd >= 0 && ftruncate(fd, 8192) == 0) {
+	if (fd < 0) {
+		log_note("%s: no DISCARD: it cannot be tried on a new file in its folder", path);
+		return;
+	}
+	if (ftruncate(fd, 8192) == 0) {
 		f->can_punch = fallocate(fd, FALLOC_FL_PUNCH_HOLE | keep, 0, 4096) == 0;
 		f->can_zero_range = fallocate(fd, FALLOC_FL_ZERO_RANGE | keep, 0, 4096) == 0;
 	}
-	if (fd < 0)
-		log_note("%s: no DISCARD: it cannot be tried on a new file in its folder (%s)",
-			 path, err_words(errno));
-	else
-		close(fd);
-	free(copy);
+	close(fd);
 }
 
 /* A number from /sys/dev/block/MAJOR:MINOR/queue/, 0 when there is none. A partition's queue is its

@@ -11,8 +11,10 @@
 #include "backend/list.h"
 #include "mem/mem.h"
 
-/* Zeroing stays short of a millisecond, so that one request cannot hold up a reactor. */
-#define ZERO_MAX (4u << 20)
+/* What is copied or zeroed at once stays far below a millisecond, so that one request cannot hold
+ * up a reactor. */
+#define COPY_MAX (512u << 10)
+#define ZERO_MAX (1u << 20)
 
 struct malloc_args {
 	BDEV_COMMON_ARGS;
@@ -60,7 +62,7 @@ static int malloc_create(const void *args, struct bdev **out, struct err *e)
 	}
 	m->data = data;
 	m->bdev.limits = (struct bdev_limits){
-		.max_len = UINT32_MAX,
+		.max_len = COPY_MAX,
 		.max_discard = ZERO_MAX,
 		.max_zeroes = ZERO_MAX,
 		.max_iov = UINT16_MAX,

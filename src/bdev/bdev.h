@@ -91,7 +91,6 @@ struct bdev {
 	char *name;
 	struct uuid uuid;
 	unsigned users; /* exports and filters that hold it */
-	int state;
 	struct list node, queues;
 	struct bdev_stats closed; /* of queues that are gone */
 };

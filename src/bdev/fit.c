@@ -180,6 +180,7 @@ static void run(struct bdev_queue *q)
 		f->free = p->next_free;
 		p->whole = whole;
 		p->at = s->issued;
+		p->io.start = reactor_now();
 		shape(p, q);
 		s->issued += p->want;
 		s->pieces++;

@@ -88,9 +88,10 @@ void bdev_submit(struct bdev_io *io)
 		q->submit(q, io);
 }
 
-static noinline void count_error(struct bdev_op_stats *s)
+static noinline void count_error(struct bdev_queue *q, const struct bdev_io *io)
 {
-	WRITE_ONCE(s->errors, s->errors + 1);
+	if (io->op < BDEV_OPS)
+		WRITE_ONCE(q->stats.op[io->op].errors, q->stats.op[io->op].errors + 1);
 }
 
 /* hot */
@@ -100,15 +101,17 @@ static inline void count(struct bdev_queue *q, const struct bdev_io *io)
 	uint64_t took = reactor_now() - io->start;
 
 	if (unlikely(io->status)) {
-		count_error(s);
+		count_error(q, io);
 		return;
 	}
 	WRITE_ONCE(s->ops, s->ops + 1);
 	WRITE_ONCE(s->bytes, s->bytes + io->len);
-	WRITE_ONCE(s->ticks, s->ticks + took);
-	if (took > s->max_ticks)
-		WRITE_ONCE(s->max_ticks, took);
-	if (took < s->min_ticks)
+	if (took) { /* what completes in the turn that it began in took nothing */
+		WRITE_ONCE(s->ticks, s->ticks + took);
+		if (unlikely(took > s->max_ticks))
+			WRITE_ONCE(s->max_ticks, took);
+	}
+	if (unlikely(took < s->min_ticks))
 		WRITE_ONCE(s->min_ticks, took);
 }
 

@@ -7,8 +7,6 @@
 
 #include "bdev/internal.h"
 
-enum { CREATING, READY, DELETING };
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct list bdevs = LIST_INIT(bdevs);
 
@@ -113,7 +111,7 @@ static int check_uuid(const struct bdev_driver *d, void *args, struct err *e)
 	return 0;
 }
 
-int bdev_create(const struct bdev_driver *d, void *args, const char **name_out, struct err *e)
+int bdev_create(const struct bdev_driver *d, void *args, char **name_out, struct err *e)
 {
 	struct reservation r;
 	struct bdev *b;
@@ -132,11 +130,10 @@ int bdev_create(const struct bdev_driver *d, void *args, const char **name_out, 
 		b->name = *name_in(d, args);
 		b->uuid = *(struct uuid *)param_at(param_find(d->params, "uuid"), args);
 		b->ctx_size = MAX(b->ctx_size, bdev_fit_ctx_size());
-		b->state = READY;
 		list_init(&b->queues);
 		list_add_tail(&bdevs, &b->node);
 		if (name_out)
-			*name_out = b->name;
+			*name_out = strdup(b->name);
 	}
 	pthread_mutex_unlock(&lock);
 	if (rc == 0)

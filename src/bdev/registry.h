@@ -19,7 +19,7 @@ void registry_unlock(void);
  * is optional gets one. name_out (may be NULL): the name, valid until the bdev is deleted. Errors:
  * -EEXIST, -EINVAL, -ENOMEM, the driver's.
  */
-int bdev_create(const struct bdev_driver *driver, void *args, const char **name_out, struct err *e);
+int bdev_create(const struct bdev_driver *driver, void *args, char **name_out, struct err *e);
 
 /* Errors: -ENODEV (also when it is another driver's), -EBUSY when held. */
 int bdev_delete(const struct bdev_driver *driver, const char *name, struct err *e);

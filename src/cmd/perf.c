@@ -308,7 +308,6 @@ static int open_target(const char *spec, bool reads_only, struct bdev **out, str
 	const char *colon = strchr(spec, ':');
 	size_t n = colon ? (size_t)(colon - spec) : strlen(spec);
 	const struct bdev_driver *d;
-	const char *name;
 	char kind[32];
 	void *args;
 	int rc;
@@ -334,8 +333,8 @@ static int open_target(const char *spec, bool reads_only, struct bdev **out, str
 		free(args);
 		return rc;
 	}
-	rc = bdev_create(d, args, &name, e);
-	return rc ? rc : bdev_get(name, out, e);
+	rc = bdev_create(d, args, NULL, e);
+	return rc ? rc : bdev_get("perf", out, e);
 }
 
 static int check_job(const struct options *o, const struct bdev *b, struct err *e)

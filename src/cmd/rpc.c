@@ -160,7 +160,7 @@ static int receive_response(int fd, json_t **out, struct err *e)
 static int exchange(const struct options *o, json_t *request, json_t **response, struct err *e)
 {
 	struct timeval deadline = { .tv_sec = o->deadline_s };
-	int fd, rc = sock_connect(o->socket, &fd, e);
+	int fd, rc = sock_connect(o->socket, o->deadline_s, &fd, e);
 
 	if (rc) {
 		size_t n = strlen(e->text);
@@ -170,7 +170,6 @@ static int exchange(const struct options *o, json_t *request, json_t **response,
 		return rc;
 	}
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof(deadline));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &deadline, sizeof(deadline));
 	rc = send_request(fd, request, e);
 	if (rc == 0)
 		rc = receive_response(fd, response, e);

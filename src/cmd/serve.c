@@ -204,22 +204,25 @@ static int start(struct options *o, struct err *e)
 
 /* I/O that does not return must not keep the daemon from ending: what was not completed was not
  * acknowledged. */
-static void *watch_stop_deadline(void *arg)
+static void *watch_stop_deadline(void *status)
 {
-	(void)arg;
 	sleep(STOP_DEADLINE_S);
 	log_warn("I/O has not returned within %d s; leaving it to the kernel", STOP_DEADLINE_S);
-	_exit(EXIT_OK);
+	_exit(*(int *)status);
 }
 
-static void stop(void)
+static void stop(int status)
 {
+	static int exit_status;
 	pthread_t watchdog;
 
-	if (pthread_create(&watchdog, NULL, watch_stop_deadline, NULL) == 0)
+	exit_status = status;
+	if (pthread_create(&watchdog, NULL, watch_stop_deadline, &exit_status) == 0)
 		pthread_detach(watchdog);
-	server_stop();
+	server_close();
 	vhost_blk_delete_all();
+	server_stop();
+	vhost_blk_delete_all(); /* what the last requests have made */
 	bdev_delete_all();
 	reactors_stop();
 }
@@ -249,11 +252,11 @@ int cmd_serve(int argc, char **argv)
 	if (rc) {
 		fail("serve", &e);
 		if (o.claimed)
-			stop();
+			stop(EXIT_ERROR);
 		return e.code == -EINVAL && !o.claimed ? EXIT_USAGE : EXIT_ERROR;
 	}
 	wait_for_stop(&signals, o.verbose);
-	stop();
+	stop(EXIT_OK);
 	log_note("stopped");
 	return EXIT_OK;
 }

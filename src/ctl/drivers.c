@@ -30,12 +30,13 @@ const struct bdev_driver *driver_find(const char *name)
 
 static int driver_create(const struct rpc_method *m, void **args, json_t **result, struct err *e)
 {
-	const char *name;
+	char *name = NULL;
 	int rc = bdev_create(m->context, *args, &name, e);
 
 	*args = NULL;
 	if (rc == 0)
 		*result = json_string(name);
+	free(name);
 	return rc;
 }
 

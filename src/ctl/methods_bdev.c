@@ -81,13 +81,18 @@ struct listing {
 	size_t n; /* 0: all */
 };
 
+static bool names(const char *name, const struct bdev *b)
+{
+	struct uuid uuid;
+
+	return strcmp(name, b->name) == 0 ||
+	       (uuid_parse(name, &uuid) && memcmp(&uuid, &b->uuid, sizeof(uuid)) == 0);
+}
+
 static bool wanted(const struct listing *l, const struct bdev *b)
 {
-	char uuid[UUID_TEXT];
-
-	uuid_format(&b->uuid, uuid);
 	for (size_t i = 0; i < l->n; i++)
-		if (strcmp(l->names[i], b->name) == 0 || strcmp(l->names[i], uuid) == 0)
+		if (names(l->names[i], b))
 			return true;
 	return l->n == 0;
 }
@@ -101,53 +106,35 @@ static int list_one(struct bdev *b, void *arg)
 	return 0;
 }
 
-static bool listed(const struct listing *l, const char *name)
+static int is_named(struct bdev *b, void *name)
 {
-	json_t *o;
-	size_t i;
-
-	json_array_foreach(l->list, i, o)
-	{
-		json_t *aliases = json_object_get(o, "aliases");
-
-		if (strcmp(json_string_value(json_object_get(o, "name")), name) == 0 ||
-		    (aliases && strcmp(json_string_value(json_array_get(aliases, 0)), name) == 0))
-			return true;
-	}
-	return false;
+	return names(name, b);
 }
 
-/* Every name must have been found. */
-static int check_found(struct listing *l, struct err *e)
+/* Every name must be one. */
+static int check_names(const struct listing *l, struct err *e)
 {
-	for (size_t i = 0; i < l->n; i++) {
-		struct uuid uuid;
-
-		if (listed(l, l->names[i]) ||
-		    (uuid_parse(l->names[i], &uuid) && json_array_size(l->list)))
-			continue;
-		json_decref(l->list);
-		return err_field(e, -ENODEV, "name", l->names[i], NULL,
-				 "There is no bdev named '%.80s'. bdev_get_bdevs lists them.",
-				 l->names[i]);
-	}
+	for (size_t i = 0; i < l->n; i++)
+		if (!bdev_for_each(is_named, (void *)(uintptr_t)l->names[i]))
+			return err_field(
+				e, -ENODEV, "name", l->names[i], NULL,
+				"There is no bdev named '%.80s'. bdev_get_bdevs lists them.",
+				l->names[i]);
 	return 0;
 }
 
 static int get_bdevs(const struct rpc_method *m, void **args, json_t **result, struct err *e)
 {
 	struct get_args *a = *args;
-	struct listing l = { .list = json_array(),
-			     .names = (const char *const *)&a->name,
-			     .n = a->name != NULL };
-	int rc;
+	struct listing l = { .names = (const char *const *)&a->name, .n = a->name != NULL };
+	int rc = check_names(&l, e);
 
 	(void)m;
+	if (rc)
+		return rc;
+	*result = l.list = json_array();
 	bdev_for_each(list_one, &l);
-	rc = check_found(&l, e);
-	if (rc == 0)
-		*result = l.list;
-	return rc;
+	return 0;
 }
 
 /* --- bdev_get_iostat --- */
@@ -277,13 +264,14 @@ static int get_iostat(const struct rpc_method *m, void **args, json_t **result, 
 	}
 	if (a->per_channel)
 		return get_channels(&l, result, e);
+	rc = check_names(&l, e);
+	if (rc)
+		return rc;
 	l.list = json_array();
 	bdev_for_each(stat_one, &l);
-	rc = check_found(&l, e);
-	if (rc == 0)
-		*result = json_pack("{s:I, s:I, s:o}", "tick_rate", (json_int_t)ticks_hz(), "ticks",
-				    (json_int_t)ticks(), "bdevs", l.list);
-	return rc;
+	*result = json_pack("{s:I, s:I, s:o}", "tick_rate", (json_int_t)ticks_hz(), "ticks",
+			    (json_int_t)ticks(), "bdevs", l.list);
+	return 0;
 }
 
 const struct rpc_method bdev_methods[] = { { .name = "bdev_get_bdevs",

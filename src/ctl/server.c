@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ctl/frame.h"
@@ -283,27 +284,35 @@ int server_start(struct err *e)
 	return 0;
 }
 
-static void close_connections(void)
-{
-	struct conn *c;
-
-	pthread_mutex_lock(&server.lock);
-	server.stopping = true;
-	list_for_each (c, &server.conns, node)
-		shutdown(c->fd, SHUT_RD); /* a reply on its way still goes out */
-	while (server.conns_n > 0)
-		pthread_cond_wait(&server.gone, &server.lock);
-	pthread_mutex_unlock(&server.lock);
-}
-
-void server_stop(void)
+void server_close(void)
 {
 	shutdown(server.fd, SHUT_RDWR);
 	if (server.running)
 		pthread_join(server.thread, NULL);
 	close(server.fd);
 	unlink(server.path);
-	close_connections();
 	drop_lock();
+}
+
+/* A reply on its way still goes out, to a client that takes it within a second. */
+void server_stop(void)
+{
+	struct timespec until;
+	struct conn *c;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 1;
+	pthread_mutex_lock(&server.lock);
+	server.stopping = true;
+	list_for_each (c, &server.conns, node)
+		shutdown(c->fd, SHUT_RD);
+	while (server.conns_n > 0 &&
+	       pthread_cond_timedwait(&server.gone, &server.lock, &until) == 0)
+		;
+	list_for_each (c, &server.conns, node)
+		shutdown(c->fd, SHUT_RDWR);
+	while (server.conns_n > 0)
+		pthread_cond_wait(&server.gone, &server.lock);
+	pthread_mutex_unlock(&server.lock);
 	free(server.path);
 }

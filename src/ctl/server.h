@@ -14,7 +14,10 @@
 int server_open(const char *path, struct err *e);
 /* Begin to answer. Errors: -EAGAIN when no thread is to be had. */
 int server_start(struct err *e);
-/* Close all connections, once the request that each may be running has ended, and the socket. */
+/* Take no new clients and free the path for others; those that are connected may go on. */
+void server_close(void);
+/* Close all connections, once the request that each may be running has ended. After server_close().
+ */
 void server_stop(void);
 
 #endif

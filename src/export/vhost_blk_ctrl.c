@@ -16,8 +16,9 @@
 #include "util/log.h"
 #include "util/sock.h"
 
-#define QUEUES_DEFAULT 16
-#define RETIRE_MS      50
+#define QUEUES_DEFAULT \
+	VHOST_RINGS_MAX /* QEMU asks for one per virtual CPU; unused ones cost nothing */
+#define RETIRE_MS 50
 
 const struct param vhost_blk_params[] = {
 	PARAM_STRING(struct vhost_blk_args, ctrlr, .required = true, .min = 1, .max = 90,
@@ -54,8 +55,10 @@ static void turn_away(struct vhost_blk *v)
 {
 	int fd = accept4(v->listen_fd, NULL, NULL, SOCK_CLOEXEC);
 
-	if (fd < 0)
+	if (fd < 0) {
+		usleep(10000); /* out of fds: it waits in the backlog */
 		return;
+	}
 	log_warn("%s: a second front-end was turned away: one is connected already",
 		 v->args->ctrlr);
 	close(fd);
@@ -219,9 +222,20 @@ static void vhost_blk_free(struct vhost_blk *v)
 	free(v);
 }
 
+static int check_args(const struct vhost_blk_args *a, struct err *e)
+{
+	if (a->transport && *a->transport && strcasecmp(a->transport, "vhost_user_blk") != 0)
+		return err_field(e, -EINVAL, "transport", a->transport, "vhost_user_blk",
+				 "There is no transport '%.40s' here.", a->transport);
+	if (a->packed_ring)
+		log_note("%s: packed rings are not offered; the guest will use split ones",
+			 a->ctrlr);
+	return check_name(a->ctrlr, e);
+}
+
 static int prepare(struct vhost_blk *v, struct err *e)
 {
-	int rc = check_name(v->args->ctrlr, e);
+	int rc = check_args(v->args, e);
 
 	if (rc == 0)
 		rc = choose_reactors(v, e);

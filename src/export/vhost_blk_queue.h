@@ -8,8 +8,9 @@
 #include "virtio/virtq.h"
 
 #define VHOST_BLK_SEG_MAX 254
-#define VHOST_BLK_RANGES  8  /* of one DISCARD or WRITE_ZEROES */
-#define VHOST_BLK_BATCH	  32 /* requests one ring may start per turn */
+#define VHOST_BLK_RANGES  8   /* of one DISCARD or WRITE_ZEROES */
+#define VHOST_BLK_LISTS	  256 /* requests of many pieces that one ring may have in flight */
+#define VHOST_BLK_BATCH	  32  /* requests one ring may start per turn */
 
 /* What requests need to know of the disk. */
 struct vhost_blk_disk {
@@ -17,6 +18,23 @@ struct vhost_blk_disk {
 	uint32_t max_discard, max_zeroes; /* bytes per range, as in the configuration space */
 	bool readonly, discard;
 	char id[VIRTIO_BLK_ID_BYTES];
+};
+
+/* One per head. */
+struct vhost_blk_req {
+	struct vhost_blk_queue *q;
+	uint32_t *use;		     /* counts the requests that hold mem */
+	const struct guest_mem *mem; /* holds the buffers */
+	uint8_t *status;	     /* in guest memory */
+	uint32_t written;	     /* used.len when all goes well */
+	uint16_t head;
+	uint16_t list;	       /* of many pieces: 1 + its number; 0: none */
+	uint8_t range, ranges; /* DISCARD, WRITE_ZEROES: the one that runs, and how many */
+	union {
+		struct iovec iov[VHOST_BLK_RANGES];
+		struct virtio_blk_range seg[VHOST_BLK_RANGES];
+	};
+	alignas(CACHE_LINE) struct bdev_io io; /* last: the driver's room follows */
 };
 
 struct vhost_blk_queue {
@@ -29,13 +47,15 @@ struct vhost_blk_queue {
 	char *reqs;
 	size_t req_stride;
 	uint32_t inflight;
+	uint32_t lists_free;
 	bool write_through; /* set by the session's thread, read relaxed */
 	sem_t *drained;	    /* posted when inflight falls to 0 */
 
 	/* cold */
-	struct iovec *iovs; /* VIRTQ_IOV_MAX per head, for requests of many pieces; untouched until
-			       used */
-	size_t iovs_len;
+	struct iovec *lists; /* VHOST_BLK_LISTS of VIRTQ_IOV_MAX entries, for requests of many
+				pieces; untouched until used */
+	size_t lists_len;
+	uint16_t free_list[VHOST_BLK_LISTS];
 	uint8_t scratch_status; /* takes the status bytes of an abandoned ring */
 	void *scratch;
 	bool started; /* by the first kick, or because there is none to wait for */
@@ -45,6 +65,17 @@ struct vhost_blk_queue {
 	struct reactor *reactor;
 	uint64_t kicks;
 };
+
+static inline struct vhost_blk_req *vhost_blk_req_at(struct vhost_blk_queue *q, uint16_t head)
+{
+	return (struct vhost_blk_req *)(void *)(q->reqs + head * q->req_stride);
+}
+
+/* vhost_blk.c, the journey of requests: the poller's and the flush's function, and where a request
+ * comes back. */
+unsigned vhost_blk_poll(struct poller *p);
+void vhost_blk_flush(struct task *t);
+void vhost_blk_done(struct task *t);
 
 /*
  * Make a queue for vq and serve it on r. write_through may be changed later with WRITE_ONCE.

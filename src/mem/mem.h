@@ -2,10 +2,9 @@
  * mem: the memory that devices and kernels may touch on our behalf.
  *
  * Every range that I/O can target - guest memory above all - is registered once, by the control
- * thread that mapped it. The table of ranges is an immutable sorted snapshot behind one pointer:
- * reactors read it with one acquire load, control threads publish a new snapshot and free the old
- * one after a grace period (reactor_quiesce). With an IOMMU it will be the place where IOVAs are
- * found; today it tells where an address belongs and survives memory that vanishes (SIGBUS).
+ * thread that mapped it. The table of ranges is an immutable sorted snapshot behind one pointer.
+ * With an IOMMU it will be the place where IOVAs are found; today it lets the process survive
+ * memory that vanishes (SIGBUS): a guest that shrinks its shared file gets zeroes, we go on.
  *
  * dma_zalloc() gives memory for rings, RAM disks and bounce buffers: hugepages when the system has
  * reserved some, ordinary pages otherwise, populated either way so that the data path takes no page
@@ -22,15 +21,8 @@
 /* Control threads. Page-aligned ranges that do not overlap others. Errors: -EEXIST (overlap),
  * -ENOMEM, -EINVAL. */
 int mem_register(void *vaddr, size_t len);
-/* vaddr as given to mem_register; the caller has drained all I/O to it. Publishes, then waits for
- * the grace period. */
+/* vaddr as given to mem_register; nobody touches the range any more. */
 void mem_unregister(void *vaddr);
-
-/*
- * The bytes from p to the end of its registered range; 0 when p is in none. Reactors, or control
- * threads that know the range to stay. hot
- */
-size_t mem_find(const void *p);
 
 /* True when the range's backing vanished (a guest shrank its shared memory) and was replaced by
  * zeroes. Any thread. */

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,7 +9,6 @@
 #include <unistd.h>
 
 #include "mem/mem.h"
-#include "reactor/reactor.h"
 #include "util/compiler.h"
 
 struct region {
@@ -23,6 +23,7 @@ struct table {
 };
 
 static _Atomic(struct table *) current;
+static _Atomic unsigned readers; /* between read_begin() and read_end() */
 static pthread_mutex_t writers = PTHREAD_MUTEX_INITIALIZER;
 
 static struct region *lookup(const struct table *t, uintptr_t at)
@@ -51,13 +52,17 @@ static struct table *table_alloc(size_t n)
 	return t;
 }
 
-/* Publish t and free what it replaces, once no reactor can still be reading that. */
-static void publish(struct table *t)
+/*
+ * Publish t, and return what it replaces once nobody reads that: readers are the signal handler and
+ * few others, all of them quick.
+ */
+static struct table *publish(struct table *t)
 {
-	struct table *old = atomic_exchange_explicit(&current, t, memory_order_acq_rel);
+	struct table *old = atomic_exchange(&current, t);
 
-	reactor_quiesce();
-	free(old);
+	while (atomic_load(&readers) > 0)
+		sched_yield();
+	return old;
 }
 
 int mem_register(void *vaddr, size_t len)
@@ -91,7 +96,7 @@ int mem_register(void *vaddr, size_t len)
 	for (size_t i = 0; i < n; i++)
 		t->region[i + (i >= at)] = old->region[i];
 	t->region[at] = r;
-	publish(t);
+	free(publish(t));
 out:
 	pthread_mutex_unlock(&writers);
 	return rc;
@@ -113,7 +118,7 @@ void mem_unregister(void *vaddr)
 			t->region[n++] = old->region[i];
 	if (t) {
 		t->n = n;
-		publish(t);
+		free(publish(t));
 		free(gone);
 	} else if (gone) {
 		/* No memory for a new snapshot: leave an empty range behind, which matches nothing.
@@ -123,27 +128,30 @@ void mem_unregister(void *vaddr)
 	pthread_mutex_unlock(&writers);
 }
 
-size_t mem_find(const void *p)
+static const struct table *read_begin(void)
 {
-	const struct region *r =
-		lookup(atomic_load_explicit(&current, memory_order_acquire), (uintptr_t)p);
+	atomic_fetch_add(&readers, 1);
+	return atomic_load(&current);
+}
 
-	return r ? r->end - (uintptr_t)p : 0;
+static void read_end(void)
+{
+	atomic_fetch_sub(&readers, 1);
 }
 
 bool mem_lost(const void *vaddr)
 {
-	const struct region *r =
-		lookup(atomic_load_explicit(&current, memory_order_acquire), (uintptr_t)vaddr);
+	const struct region *r = lookup(read_begin(), (uintptr_t)vaddr);
+	bool lost = r && r->lost;
 
-	return r && r->lost;
+	read_end();
+	return lost;
 }
 
-/* Async-signal-safe: loads and mmap() only. */
+/* Async-signal-safe: atomics and mmap() only. */
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
-	struct region *r = lookup(atomic_load_explicit(&current, memory_order_acquire),
-				  (uintptr_t)info->si_addr);
+	struct region *r = lookup(read_begin(), (uintptr_t)info->si_addr);
 	int saved = errno;
 
 	(void)context;
@@ -153,6 +161,7 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
 	else
 		signal(sig,
 		       SIG_DFL); /* the access is tried again and ends the process as it should */
+	read_end();
 	errno = saved;
 }
 

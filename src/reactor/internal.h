@@ -16,16 +16,16 @@
 #ifndef IORING_SETUP_TASKRUN_FLAG
 #define IORING_SETUP_TASKRUN_FLAG (1U << 9)
 #endif
+#ifndef IORING_FEAT_CQE_SKIP
+#define IORING_FEAT_CQE_SKIP   (1U << 11)
+#define IOSQE_CQE_SKIP_SUCCESS (1U << 6)
+#endif
 #ifndef IORING_SETUP_SINGLE_ISSUER
 #define IORING_SETUP_SINGLE_ISSUER (1U << 12)
 #endif
 #ifndef IORING_SETUP_DEFER_TASKRUN
 #define IORING_SETUP_DEFER_TASKRUN (1U << 13)
 #endif
-
-struct task_list {
-	struct task *first, **last;
-};
 
 struct watch_slot {
 	struct watch *watch; /* NULL: free */
@@ -40,16 +40,17 @@ struct watch_slot {
 
 struct uring {
 	struct io_uring ring;
-	int error;	    /* 0 when usable, -errno from setup otherwise */
-	unsigned pending;   /* SQEs since the last submit */
-	uint64_t last_busy; /* ticks when completions last came */
+	int error;	      /* 0 when usable, -errno from setup otherwise */
+	unsigned pending;     /* SQEs since the last submit */
+	uint8_t skip_success; /* SQE flag: no completion unless it failed; 0: unknown to the kernel
+			       */
+	uint64_t last_busy;   /* ticks when completions last came */
 };
 
 struct reactor {
-	uint64_t now;
+	struct turn turn;
 	struct list polled;
 	struct list *cursor; /* next poller of the running pass; poller_del moves it on */
-	struct task_list soon, flushes;
 	struct uring uring;
 	struct list armed, timers;
 	struct reactor_stats stats;
@@ -88,6 +89,5 @@ void wake_sleep(struct reactor *r, uint64_t timeout_ns); /* on whichever door th
 /* reactor.c */
 void reactor_run(struct reactor *r);  /* body of a reactor's thread */
 void reactor_kick(struct reactor *r); /* any thread: end its sleep */
-void task_list_init(struct task_list *l);
 
 #endif

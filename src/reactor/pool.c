@@ -125,14 +125,6 @@ struct reactor *reactors_at(int i)
 	return pool[i];
 }
 
-struct reactor *reactors_by_cpu(int cpu)
-{
-	for (int i = 0; i < pool_n; i++)
-		if (pool[i]->cpu == cpu)
-			return pool[i];
-	return NULL;
-}
-
 void reactors_cpus(cpu_set_t *set)
 {
 	CPU_ZERO(set);

@@ -13,59 +13,21 @@
  * on metal. */
 #define IDLE_BUDGET_US 100
 
-static __thread struct reactor *this_reactor;
+#define TASK_PASSES 8
+
+__thread struct turn *this_turn;
+struct task task_list_end;
+
 static uint64_t idle_budget_us = IDLE_BUDGET_US;
 
-/* Ends every task list, so that "next is NULL" can mean "on no list". */
-static struct task list_end;
-
-void task_list_init(struct task_list *l)
+static struct reactor *this_reactor(void)
 {
-	l->first = &list_end;
-	l->last = &l->first;
-}
-
-static void task_list_add(struct task_list *l, struct task *t)
-{
-	t->next = &list_end;
-	*l->last = t;
-	l->last = &t->next;
-}
-
-static struct task *task_list_pop(struct task_list *l)
-{
-	struct task *t = l->first;
-
-	if (t == &list_end)
-		return NULL;
-	l->first = t->next;
-	if (l->first == &list_end)
-		l->last = &l->first;
-	t->next = NULL;
-	return t;
+	return container_of(this_turn, struct reactor, turn);
 }
 
 struct reactor *reactor_this(void)
 {
-	return this_reactor;
-}
-
-uint64_t reactor_now(void)
-{
-	return this_reactor->now;
-}
-
-/* hot */
-void reactor_soon(struct task *t)
-{
-	task_list_add(&this_reactor->soon, t);
-}
-
-/* hot */
-void reactor_flush(struct task *t)
-{
-	if (!t->next)
-		task_list_add(&this_reactor->flushes, t);
+	return this_turn ? this_reactor() : NULL;
 }
 
 /* --- the turn --- */
@@ -90,7 +52,7 @@ static unsigned run_posted(struct reactor *r)
 static noinline void poller_arm(struct reactor *r, struct poller *p)
 {
 	if (!p->arm(p)) {
-		p->last_busy = r->now;
+		p->last_busy = r->turn.now;
 		return;
 	}
 	list_del(&p->node);
@@ -110,9 +72,9 @@ static unsigned run_pollers(struct reactor *r)
 		r->cursor = node->next;
 		n = p->fn(p);
 		if (n) {
-			p->last_busy = r->now;
+			p->last_busy = r->turn.now;
 			total += n;
-		} else if (unlikely(r->now - p->last_busy > r->idle_budget) &&
+		} else if (unlikely(r->turn.now - p->last_busy > r->idle_budget) &&
 			   p->state == POLLER_POLLED) {
 			poller_arm(r, p);
 		}
@@ -121,26 +83,41 @@ static unsigned run_pollers(struct reactor *r)
 	return total;
 }
 
-/* hot */
-static unsigned run_tasks(struct reactor *r)
+/* hot. The whole list at once; what is added meanwhile makes the next one. */
+static unsigned run_list(struct task **first, struct task ***last)
 {
-	struct task *t;
+	struct task *t = *first;
 	unsigned n = 0;
 
-	while ((t = task_list_pop(&r->soon))) {
+	*first = &task_list_end;
+	*last = first;
+	while (t != &task_list_end) {
+		struct task *next = t->next;
+
+		t->next = NULL;
 		t->fn(t);
+		t = next;
 		n++;
 	}
 	return n;
 }
 
 /* hot */
+static unsigned run_tasks(struct reactor *r)
+{
+	unsigned n = 0;
+
+	/* As deep as a stack of filters may be; who goes on for ever goes on in the next turn. */
+	for (int pass = 0; pass < TASK_PASSES && r->turn.soon != &task_list_end; pass++)
+		n += run_list(&r->turn.soon, &r->turn.soon_last);
+	return n;
+}
+
+/* hot */
 static void run_flushes(struct reactor *r)
 {
-	struct task *t;
-
-	while ((t = task_list_pop(&r->flushes)))
-		t->fn(t);
+	while (r->turn.flushes != &task_list_end)
+		run_list(&r->turn.flushes, &r->turn.flushes_last);
 	uring_submit(r);
 }
 
@@ -151,7 +128,7 @@ static unsigned run_timers(struct reactor *r)
 	while (unlikely(!list_empty(&r->timers))) {
 		struct timer *t = list_entry(r->timers.next, struct timer, node);
 
-		if ((int64_t)(r->now - t->at) < 0)
+		if ((int64_t)(r->turn.now - t->at) < 0)
 			break;
 		list_del(&t->node);
 		t->fn(t);
@@ -162,14 +139,14 @@ static unsigned run_timers(struct reactor *r)
 
 static void account(struct reactor *r, uint64_t now)
 {
-	uint64_t passed = now - r->now;
+	uint64_t passed = now - r->turn.now;
 
 	if (r->last_moved)
 		WRITE_ONCE(r->stats.busy_ticks, r->stats.busy_ticks + passed);
 	else
 		WRITE_ONCE(r->stats.idle_ticks, r->stats.idle_ticks + passed);
 	WRITE_ONCE(r->stats.turns, r->stats.turns + 1);
-	r->now = now;
+	r->turn.now = now;
 }
 
 /* Whoever understands these lines understands the daemon. */
@@ -180,7 +157,7 @@ unsigned reactor_turn(struct reactor *r)
 	account(r, ticks()); /* time is read once per turn */
 	n = run_posted(r);   /* tasks that other threads sent */
 	n += run_pollers(r); /* pull: requests from exports, completions from backends */
-	n += run_tasks(r);   /* completions climb, until none is left */
+	n += run_tasks(r);   /* completions climb */
 	run_flushes(r);	     /* push: used rings, doorbells, sockets - once each */
 	n += run_timers(r);
 	r->last_moved = n;
@@ -191,8 +168,9 @@ unsigned reactor_turn(struct reactor *r)
 
 static bool may_sleep(const struct reactor *r)
 {
-	return list_empty(&r->polled) && r->soon.first == &list_end &&
-	       r->flushes.first == &list_end && r->now - r->uring.last_busy > r->idle_budget;
+	return list_empty(&r->polled) && r->turn.soon == &task_list_end &&
+	       r->turn.flushes == &task_list_end &&
+	       r->turn.now - r->uring.last_busy > r->idle_budget;
 }
 
 static uint64_t ns_to_next_timer(const struct reactor *r)
@@ -233,7 +211,7 @@ void reactor_post(struct reactor *r, struct task *t)
 	_Static_assert(sizeof(struct mpsc_node) == sizeof(((struct task *)0)->next), "same link");
 	mpsc_push(&r->mailbox, (struct mpsc_node *)(void *)&t->next);
 	full_barrier(); /* the mail must be visible before sleeping is read */
-	if (atomic_load_explicit(&r->sleeping, memory_order_relaxed) && r != this_reactor)
+	if (atomic_load_explicit(&r->sleeping, memory_order_relaxed) && &r->turn != this_turn)
 		reactor_kick(r);
 }
 
@@ -255,14 +233,14 @@ void reactor_run(struct reactor *r)
 void poller_add(struct poller *p)
 {
 	p->state = POLLER_POLLED;
-	p->last_busy = this_reactor->now;
-	list_add_tail(&this_reactor->polled, &p->node);
+	p->last_busy = this_turn->now;
+	list_add_tail(&this_reactor()->polled, &p->node);
 }
 
 static void poller_unlink(struct poller *p)
 {
-	if (this_reactor->cursor == &p->node)
-		this_reactor->cursor = p->node.next;
+	if (this_reactor()->cursor == &p->node)
+		this_reactor()->cursor = p->node.next;
 	list_del(&p->node);
 }
 
@@ -290,9 +268,9 @@ void timer_start(struct timer *t, uint64_t at_ticks)
 	struct list *after;
 
 	timer_stop(t);
-	after = this_reactor->timers.prev;
+	after = this_reactor()->timers.prev;
 	t->at = at_ticks;
-	while (after != &this_reactor->timers &&
+	while (after != &this_reactor()->timers &&
 	       (int64_t)(list_entry(after, struct timer, node)->at - at_ticks) > 0)
 		after = after->prev;
 	list_add_tail(after->next, &t->node);
@@ -323,13 +301,14 @@ int reactor_create(struct reactor **out)
 	list_init(&r->armed);
 	list_init(&r->timers);
 	r->cursor = &r->polled;
-	task_list_init(&r->soon);
-	task_list_init(&r->flushes);
+	r->turn.soon = r->turn.flushes = &task_list_end;
+	r->turn.soon_last = &r->turn.soon;
+	r->turn.flushes_last = &r->turn.flushes;
 	r->idle_budget = ticks_from_us(idle_budget_us);
-	r->now = ticks();
+	r->turn.now = ticks();
 	r->cpu = r->index = -1;
 	r->tid = gettid();
-	this_reactor = r;
+	this_turn = &r->turn;
 	rc = wake_init(r);
 	if (rc)
 		goto out_free;
@@ -342,7 +321,7 @@ int reactor_create(struct reactor **out)
 out_wake:
 	wake_exit(r);
 out_free:
-	this_reactor = NULL;
+	this_turn = NULL;
 	free(r);
 	return rc;
 }
@@ -350,8 +329,8 @@ out_free:
 void reactor_destroy(struct reactor *r)
 {
 	wake_exit(r);
-	if (this_reactor == r)
-		this_reactor = NULL;
+	if (this_turn == &r->turn)
+		this_turn = NULL;
 	free(r);
 }
 

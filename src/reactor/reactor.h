@@ -73,9 +73,8 @@ int reactors_start(const cpu_set_t *set, struct err *e);
 /* Stop and join all reactors. Nothing may poll any more. */
 void reactors_stop(void);
 int reactors_count(void);
-struct reactor *reactors_at(int i);	  /* 0 <= i < reactors_count() */
-struct reactor *reactors_by_cpu(int cpu); /* NULL: no reactor there */
-void reactors_cpus(cpu_set_t *set);	  /* the CPUs that have a reactor */
+struct reactor *reactors_at(int i); /* 0 <= i < reactors_count() */
+void reactors_cpus(cpu_set_t *set); /* the CPUs that have a reactor */
 
 /*
  * A reactor without a thread, turned by its creator's thread: for perf tools and tests. One per
@@ -102,10 +101,46 @@ void reactor_get_stats(const struct reactor *r, struct reactor_stats *s);
 /* --- The reactor's own thread. --- */
 
 struct reactor *reactor_this(void); /* NULL on other threads */
-uint64_t reactor_now(void);	    /* ticks() of this turn's start */
-void reactor_soon(struct task *t);  /* later in this turn: completions travel this way */
-void reactor_flush(
-	struct task *t); /* once, at the end of this turn; calling it again before is harmless */
+
+/* The part of a reactor that every request touches, for the inline functions below. */
+struct turn {
+	uint64_t now;
+	struct task *soon, **soon_last;
+	struct task *flushes, **flushes_last;
+};
+
+extern __thread struct turn *this_turn __attribute__((tls_model("initial-exec")));
+
+/* Ends every task list, so that "next is NULL" can mean "on no list". */
+extern struct task task_list_end;
+
+/* ticks() of this turn's start */
+static inline uint64_t reactor_now(void)
+{
+	return this_turn->now;
+}
+
+/* hot. Later in this turn: completions travel this way. */
+static inline void reactor_soon(struct task *t)
+{
+	struct turn *turn = this_turn;
+
+	t->next = &task_list_end;
+	*turn->soon_last = t;
+	turn->soon_last = &t->next;
+}
+
+/* hot. Once, at the end of this turn; calling it again before is harmless. */
+static inline void reactor_flush(struct task *t)
+{
+	struct turn *turn = this_turn;
+
+	if (t->next)
+		return;
+	t->next = &task_list_end;
+	*turn->flushes_last = t;
+	turn->flushes_last = &t->next;
+}
 
 void poller_add(struct poller *p);  /* starts polled */
 void poller_del(struct poller *p);  /* disarms it; harmless when stopped */

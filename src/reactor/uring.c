@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "reactor/internal.h"
 #include "util/ticks.h"
@@ -34,6 +35,8 @@ int uring_init(struct reactor *r)
 		if (r->uring.error != -EINVAL)
 			break;
 	}
+	if (r->uring.error == 0 && r->uring.ring.features & IORING_FEAT_CQE_SKIP)
+		r->uring.skip_success = IOSQE_CQE_SKIP_SUCCESS;
 	return r->uring.error;
 }
 
@@ -76,6 +79,23 @@ struct io_uring_sqe *uring_sqe(struct reactor *r)
 	return sqe;
 }
 
+void uring_signal(struct reactor *r, int fd)
+{
+	static const uint64_t one = 1;
+	struct io_uring_sqe *sqe;
+
+	if (!r || r->uring.error) {
+		/* Who it belongs to may miss it: that is its own loss. */
+		if (write(fd, &one, sizeof(one)) < 0)
+			return;
+		return;
+	}
+	sqe = uring_sqe(r);
+	io_uring_prep_write(sqe, fd, &one, sizeof(one), 0);
+	sqe->flags |= r->uring.skip_success;
+	sqe->user_data = URING_IGNORE;
+}
+
 /* The turn's flush: one system call for all SQEs, none when there are none. */
 void uring_submit(struct reactor *r)
 {
@@ -115,7 +135,7 @@ unsigned uring_reap(struct reactor *r)
 	for (unsigned i = 0; i < n; i++)
 		complete(r, cqes[i]);
 	io_uring_cq_advance(&r->uring.ring, n);
-	r->uring.last_busy = r->now;
+	r->uring.last_busy = r->turn.now;
 	return n;
 }
 

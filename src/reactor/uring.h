@@ -21,9 +21,8 @@ bool uring_usable(const struct reactor *r);
 const char *uring_why_not(const struct reactor *r);
 
 /*
- * An SQE whose completion calls op->done. Never NULL on a usable ring: when the submission queue is
- * full the batch so far is submitted at once. Call io_uring_prep_*() through uring_prep_done()
- * order: prep first, then uring_tag().
+ * The next SQE. Never NULL on a usable ring: when the submission queue is full the batch so far is
+ * submitted at once. Fill it with io_uring_prep_*(), then uring_tag() it.
  */
 struct io_uring_sqe *uring_sqe(struct reactor *r);
 
@@ -32,5 +31,12 @@ static inline void uring_tag(struct io_uring_sqe *sqe, struct uring_op *op)
 {
 	sqe->user_data = (uintptr_t)op;
 }
+
+/*
+ * Add 1 to an eventfd that others own, in this turn's flush: one system call for all signals and
+ * all I/O of the turn, and never a wait, whatever its owner has done to it. r may be NULL (no
+ * reactor): then at once.
+ */
+void uring_signal(struct reactor *r, int fd);
 
 #endif

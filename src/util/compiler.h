@@ -50,13 +50,4 @@ static inline void full_barrier(void)
 #endif
 }
 
-static inline void cpu_relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ __volatile__("isb" ::: "memory");
-#endif
-}
-
 #endif

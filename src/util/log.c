@@ -1,6 +1,8 @@
 #include "util/log.h"
 
+#include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -31,6 +33,30 @@ static int prefix(char *buf, size_t size, enum log_level level)
 				 names[level]);
 }
 
+/*
+ * One write per line: lines of several threads do not mix. A pipe that nobody empties must not stop
+ * a reactor: what it does not take at once is lost, and counted.
+ */
+static void write_line(const char *line, size_t len)
+{
+	static _Atomic unsigned lost;
+	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+	unsigned missed;
+	char note[64];
+
+	if (poll(&p, 1, 0) != 1 || !(p.revents & POLLOUT)) {
+		lost++;
+		return;
+	}
+	missed = atomic_exchange(&lost, 0);
+	if (missed && write(STDERR_FILENO, note,
+			    (size_t)snprintf(note, sizeof(note),
+					     "(%u lines of the log were lost here)\n", missed)) < 0)
+		return;
+	if (write(STDERR_FILENO, line, len) < 0)
+		lost++;
+}
+
 void log_line(enum log_level level, const char *fmt, ...)
 {
 	char line[1024];
@@ -45,8 +71,5 @@ void log_line(enum log_level level, const char *fmt, ...)
 	va_end(ap);
 	n = MIN(n + m, (int)sizeof(line) - 2);
 	line[n++] = '\n';
-	/* One write per line: lines of several threads do not mix. A full pipe is not worth a
-	 * stall. */
-	if (write(STDERR_FILENO, line, (size_t)n) < 0)
-		return;
+	write_line(line, (size_t)n);
 }

@@ -104,11 +104,13 @@ int param_set_uint(const struct param *p, void *args, uint64_t value, struct err
 		return param_wrong_type(p, given, e);
 	if (p->fixed && value != p->def)
 		return not_fixed(p, (int64_t)value, e);
-	if (p->max && p->max <= UINT32_MAX && value > UINT32_MAX)
-		return param_wrong_type(p, given, e); /* as for a client that reads 32 bits */
 	if (value < p->min || (p->max && value > p->max)) {
+		/* What a client would read into 32 bits cannot be read, rather than is not wanted.
+		 */
+		int code = p->max && p->max <= UINT32_MAX && value > UINT32_MAX ? -EINVAL : -ERANGE;
+
 		range_words(p, allowed, sizeof(allowed));
-		return err_field(e, -ERANGE, p->name, given, allowed,
+		return err_field(e, code, p->name, given, allowed,
 				 "Parameter '%.80s' must be %s, not %s.", p->name, allowed, given);
 	}
 	*(uint64_t *)param_at(p, args) = value;

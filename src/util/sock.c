@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -27,15 +28,17 @@ static int clear_stale(const char *path, struct err *e)
 {
 	struct err ignored;
 	struct stat st;
-	int fd;
+	int fd, rc;
 
 	if (lstat(path, &st) < 0)
 		return 0;
 	if (!S_ISSOCK(st.st_mode))
 		return err_field(e, -EEXIST, "socket", path, NULL,
 				 "'%.150s' exists and is not a socket.", path);
-	if (sock_connect(path, &fd, &ignored) == 0) {
+	rc = sock_connect(path, 0, &fd, &ignored);
+	if (rc == 0)
 		close(fd);
+	if (rc == 0 || rc == -EAGAIN) {
 		return err_field(
 			e, -EADDRINUSE, "socket", path, NULL,
 			"Another process listens at '%.150s' already. Stop it, or choose another path.",
@@ -69,16 +72,18 @@ int sock_listen(const char *path, int *out, struct err *e)
 	return 0;
 }
 
-int sock_connect(const char *path, int *out, struct err *e)
+int sock_connect(const char *path, unsigned seconds, int *out, struct err *e)
 {
+	struct timeval deadline = { .tv_sec = seconds };
 	struct sockaddr_un a;
 	int rc = fill_address(path, &a, e), fd;
 
 	if (rc)
 		return rc;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | (seconds ? 0 : SOCK_NONBLOCK), 0);
 	if (fd < 0)
 		return err_set(e, -errno, "Cannot make a socket: %s.", err_words(errno));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &deadline, sizeof(deadline));
 	if (connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
 		rc = err_field(e, -errno, "socket", path, NULL, "Cannot connect to '%.150s': %s.",
 			       path, err_words(errno));

@@ -10,7 +10,11 @@
  */
 int sock_listen(const char *path, int *fd, struct err *e);
 
-/* Connect to path. Errors: -ENAMETOOLONG, -ENOENT, -ECONNREFUSED, ..., with a sentence. */
-int sock_connect(const char *path, int *fd, struct err *e);
+/*
+ * Connect to path within so many seconds; 0: at once or not at all. The deadline also holds for
+ * what is sent later. Errors: -ENAMETOOLONG, -ENOENT, -ECONNREFUSED, -EAGAIN (it listens, but does
+ * not accept), with a sentence.
+ */
+int sock_connect(const char *path, unsigned seconds, int *fd, struct err *e);
 
 #endif

@@ -26,54 +26,69 @@ static void finish_batch(struct inflight_region *r, uint16_t num, uint16_t used_
 	r->used_idx = used_idx;
 }
 
-/* qsort has no context argument in C17; glibc's qsort_r has. */
-static int by_counter(const void *a, const void *b, void *arg)
-{
-	const struct inflight_region *r = arg;
-	uint64_t x = r->desc[*(const uint16_t *)a].counter,
-		 y = r->desc[*(const uint16_t *)b].counter;
+/* A private copy of what the order depends on. */
+struct entry {
+	uint64_t counter;
+	uint16_t head;
+};
 
-	return x < y ? -1 : x > y;
+static int by_counter(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+
+	return x->counter < y->counter ? -1 : x->counter > y->counter;
 }
 
 static int collect(struct virtq_inflight *f)
 {
-	struct inflight_region *r = f->region;
+	struct entry *entries = calloc(f->num, sizeof(*entries));
+	uint16_t n = 0;
 
 	f->resubmit = calloc(f->num, sizeof(*f->resubmit));
-	if (!f->resubmit)
+	if (!entries || !f->resubmit) {
+		free(entries);
+		inflight_close(f);
 		return -ENOMEM;
-	for (uint16_t i = 0; i < f->num; i++) {
-		if (READ_ONCE(r->desc[i].inflight) != 1)
-			continue;
-		f->resubmit[f->resubmit_n++] = i;
-		f->counter = MAX(f->counter, READ_ONCE(r->desc[i].counter));
 	}
-	qsort_r(f->resubmit, f->resubmit_n, sizeof(*f->resubmit), by_counter, r);
+	for (uint16_t i = 0; i < f->num; i++) {
+		if (READ_ONCE(f->region->desc[i].inflight) != 1)
+			continue;
+		entries[n++] = (struct entry){ READ_ONCE(f->region->desc[i].counter), i };
+		f->counter = MAX(f->counter, entries[n - 1].counter);
+	}
+	qsort(entries, n, sizeof(*entries), by_counter);
+	for (uint16_t i = 0; i < n; i++)
+		f->resubmit[i] = entries[i].head;
+	f->resubmit_n = n;
+	free(entries);
 	return 0;
 }
 
-int inflight_open(void *region, uint16_t num, uint16_t used_idx, struct virtq_inflight *f,
-		  struct err *e)
+int inflight_open(void *region, uint16_t region_num, uint16_t num, uint16_t used_idx,
+		  struct virtq_inflight *f, struct err *e)
 {
 	struct inflight_region *r = region;
 	uint16_t version = READ_ONCE(r->version);
 
 	*f = (struct virtq_inflight){ .region = r, .num = num };
+	if (num > region_num)
+		return err_set(e, -EINVAL,
+			       "the in-flight region is for rings of %u entries, the ring has %u",
+			       region_num, num);
 	if (version == 0) {
-		for (uint16_t i = 0; i < num; i++)
+		for (uint16_t i = 0; i < region_num; i++)
 			r->desc[i].inflight = 0;
-		r->desc_num = num;
+		r->desc_num = region_num;
 		r->last_batch_head = 0;
 		r->used_idx = used_idx;
 		store_release(&r->version, 1);
 		return 0;
 	}
-	if (version != 1 || READ_ONCE(r->desc_num) != num)
+	if (version != 1 || READ_ONCE(r->desc_num) != region_num)
 		return err_set(
 			e, -EINVAL,
-			"the in-flight region is of version %u for %u entries, the ring has %u",
-			version, READ_ONCE(r->desc_num), num);
+			"the in-flight region is of version %u for %u entries, not of version 1 for %u",
+			version, READ_ONCE(r->desc_num), region_num);
 	f->used_before = true;
 	finish_batch(r, num, used_idx);
 	return collect(f);

@@ -48,12 +48,12 @@ struct virtq_inflight {
 size_t inflight_stride(unsigned num);
 
 /*
- * Take up a region for a ring of num entries whose used index is used_idx: a fresh one is
- * initialised; a used one is repaired and says what to resubmit. Errors: -EINVAL (not for this
- * ring), -ENOMEM.
+ * Take up a region of region_num descriptors for a ring of num entries (not more: a driver may make
+ * its ring smaller than the device's) whose used index is used_idx: a fresh one is initialised; a
+ * used one is repaired and says what to resubmit. Errors: -EINVAL (not for this ring), -ENOMEM.
  */
-int inflight_open(void *region, uint16_t num, uint16_t used_idx, struct virtq_inflight *f,
-		  struct err *e);
+int inflight_open(void *region, uint16_t region_num, uint16_t num, uint16_t used_idx,
+		  struct virtq_inflight *f, struct err *e);
 void inflight_close(struct virtq_inflight *f);
 
 /* hot */

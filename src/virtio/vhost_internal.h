@@ -43,8 +43,7 @@ struct vhost_session {
 	struct vhost_inflight_map inflight;
 	struct dirty_log *log;
 	int backend_fd; /* for messages to the front-end */
-	_Atomic unsigned started;
-	bool hinted; /* that memory must be shared */
+	bool hinted;	/* that memory must be shared */
 };
 
 /* vhost_handlers.c. 0; -errno with a sentence. *replied: the reply has been sent. */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "reactor/uring.h"
 #include "util/log.h"
 
 static void close_fd(int *fd)
@@ -43,12 +44,9 @@ static int open_inflight(struct vhost_session *s, struct vhost_ring *r, struct e
 
 	if (!map->base || r->setup.index >= map->queues)
 		return 0;
-	if (map->queue_size != r->setup.num)
-		return err_set(e, -EINVAL,
-			       "the in-flight region is for rings of %u entries, ring %u has %u",
-			       map->queue_size, r->setup.index, r->setup.num);
 	rc = inflight_open(map->base + r->setup.index * inflight_stride(map->queue_size),
-			   (uint16_t)r->setup.num, used_idx, &r->inflight, e);
+			   (uint16_t)map->queue_size, (uint16_t)r->setup.num, used_idx,
+			   &r->inflight, e);
 	r->inflight_open = rc == 0;
 	return rc;
 }
@@ -76,7 +74,6 @@ static int start(struct vhost_session *s, struct vhost_ring *r, struct err *e)
 		goto out_inflight;
 	r->running = true;
 	r->paused = false;
-	s->started++;
 	log_debug("%s: ring %u started with %u entries at %u", s->c.name, r->setup.index,
 		  r->setup.num, r->setup.last_avail);
 	return 0;
@@ -114,7 +111,6 @@ void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r)
 	s->c.ops->ring_stop(s->c.device, r->vq);
 	r->setup.last_avail = r->vq->last_avail;
 	r->running = false;
-	s->started--;
 	if (r->inflight_open)
 		inflight_close(&r->inflight);
 	r->inflight_open = false;
@@ -166,7 +162,6 @@ static int remap_here(void *arg)
 		/* The rings are gone, but requests in flight still end into the old mapping, which
 		 * lives until they do. */
 		virtq_break(c->vq, "the new memory table does not hold it");
-		c->vq->hint = NULL;
 	}
 	return rc;
 }
@@ -185,7 +180,10 @@ static int call_here(void *arg)
 	struct change *c = arg;
 
 	c->vq->call_fd = c->fd;
-	c->vq->signal_next = true; /* what was signalled on the old fd may have been missed */
+	/* What was signalled on the old fd may have been missed; one interrupt too many is legal.
+	 */
+	if (c->fd >= 0)
+		uring_signal(c->vq->reactor, c->fd);
 	return 0;
 }
 

@@ -50,6 +50,10 @@ void vhost_session_close(struct vhost_session *s, bool gone)
 		vhost_ring_abandon(s, &s->ring[i]);
 	for (unsigned i = 0; i < s->c.rings; i++)
 		vhost_ring_reset(s, &s->ring[i]);
+	for (unsigned i = 0; i < s->mem->n; i++)
+		if (mem_lost(s->mem->region[i]->map))
+			log_warn("%s: the front-end made its memory smaller while it was in use",
+				 s->c.name);
 	vhost_session_retire(s); /* nothing is in flight: this takes them all */
 	guest_mem_destroy(s->mem);
 	dirty_log_close(s->log);
@@ -67,11 +71,6 @@ void vhost_session_close(struct vhost_session *s, bool gone)
 int vhost_session_fd(const struct vhost_session *s)
 {
 	return s->fd;
-}
-
-unsigned vhost_session_started(const struct vhost_session *s)
-{
-	return s->started;
 }
 
 /* --- the note --- */

@@ -90,7 +90,4 @@ void vhost_session_note_set(struct vhost_session *s, uint8_t value); /* nothing 
 /* To wait for. */
 int vhost_session_fd(const struct vhost_session *s);
 
-/* Rings that are being served. Any thread. */
-unsigned vhost_session_started(const struct vhost_session *s);
-
 #endif

@@ -31,10 +31,16 @@ struct dirty_log;
 struct virtq_chain {
 	uint16_t head;
 	bool malformed;		  /* no byte of it can be trusted; push it with length 0 */
-	uint16_t out_n;		  /* device-readable entries: iov[0, out_n) */
-	uint16_t in_n;		  /* device-writable entries: iov[out_n, out_n + in_n) */
+	unsigned out_n;		  /* device-readable entries: iov[0, out_n) */
+	unsigned in_n;		  /* device-writable entries: iov[out_n, out_n + in_n) */
 	uint32_t out_len, in_len; /* their bytes */
-	const struct iovec *iov;  /* valid until the next pop */
+	struct iovec *iov;	  /* valid, and the caller's to change, until the next pop */
+};
+
+/* A copy of the region that was used last: most addresses of a guest lie in one. */
+struct virtq_span {
+	uint64_t gpa, size;
+	char *host;
 };
 
 struct virtq {
@@ -43,7 +49,8 @@ struct virtq {
 	struct virtq_avail *avail;
 	struct virtq_used *used;
 	const struct guest_mem *mem;
-	const struct guest_region *hint;
+	uint32_t *use; /* requests that hold mem */
+	struct virtq_span near;
 	uint8_t *busy; /* per head: popped and not pushed yet */
 	struct iovec *iov;
 	struct virtq_inflight *inflight; /* NULL: not tracked */
@@ -58,13 +65,16 @@ struct virtq {
 	bool signal_next; /* notify without asking: the driver's used_event is stale after a start
 			   */
 	bool broken;
-	int call_fd; /* -1: the driver polls */
+	bool resubmitting; /* what was in flight at a crash is served before the ring */
+	int call_fd;	   /* -1: the driver polls */
 
 	/* counters, read relaxed by control */
-	uint64_t requests, batches, calls;
+	uint64_t requests, calls;
 
 	/* cold */
-	uint16_t *pushed; /* heads by used slot, for the in-flight region */
+	struct virtq_desc
+		*odd_table; /* max_chain entries: a copy of an indirect table that lies oddly */
+	uint16_t *pushed;   /* heads by used slot, for the in-flight region */
 	int err_fd;
 	struct reactor *reactor; /* of a started ring */
 	uint64_t log_addr;	 /* GPA of the used ring, for the dirty log */
@@ -97,6 +107,13 @@ void virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inf
 /* hot. 1: *c is the next chain; 0: the ring is empty; -EPROTO: the ring is broken (logged and
  * signalled once). */
 int virtq_pop(struct virtq *vq, struct virtq_chain *c);
+
+/* hot. May virtq_pop() find something? One load of the driver's line, and no call, for rings that
+ * are idle. */
+static inline bool virtq_has_work(const struct virtq *vq)
+{
+	return from_le16(READ_ONCE(vq->avail->idx)) != vq->last_avail || unlikely(vq->resubmitting);
+}
 
 /* hot. Stage the end of a chain: written is what the driver may rely on in its writable part. */
 void virtq_push(struct virtq *vq, uint16_t head, uint32_t written);

@@ -393,7 +393,7 @@ static void what_was_in_flight_is_served_again(void **state)
 	struct virtq_chain c;
 	struct err e = { 0 };
 
-	assert_int_equal(inflight_open(region, NUM, 0, &f, &e), 0);
+	assert_int_equal(inflight_open(region, NUM, NUM, 0, &f, &e), 0);
 	virtq_begin(g->vq, &g->setup, &f);
 	for (uint16_t i = 0; i < 4; i++) {
 		put_desc(&g->desc[i], GPA + DATA_AT, 1, VIRTQ_DESC_F_WRITE, 0);
@@ -404,7 +404,7 @@ static void what_was_in_flight_is_served_again(void **state)
 	virtq_flush(g->vq);
 	inflight_close(&f);
 	/* The process dies here. SET_VRING_BASE may then say anything. */
-	assert_int_equal(inflight_open(region, NUM, from_le16(g->used->idx), &f, &e), 0);
+	assert_int_equal(inflight_open(region, NUM, NUM, from_le16(g->used->idx), &f, &e), 0);
 	g->setup.last_avail = 0;
 	virtq_begin(g->vq, &g->setup, &f);
 	for (int want = 3; want >= 0; want--) { /* in the order of their first start */

@@ -51,11 +51,10 @@ static void open_disk(const char *kind)
 	const struct bdev_driver *d = driver_find(kind);
 	void *args = calloc(1, d->args_size);
 	struct err e = { 0 };
-	const char *name;
 
 	param_defaults(d->params, args);
 	if (param_parse_spec(d->params, args, "name=cost,size=64M,block_size=512", &e) ||
-	    bdev_create(d, args, &name, &e) || bdev_get(name, &bdev, &e))
+	    bdev_create(d, args, NULL, &e) || bdev_get("cost", &bdev, &e))
 		die(e.text);
 }
 
@@ -183,7 +182,7 @@ static void start_queue(bool inflight)
 
 	if (virtq_create(NUM, &vq) || virtq_map(vq, &setup, guest, &e))
 		die(e.text);
-	if (inflight && inflight_open(calloc(1, inflight_stride(NUM)), NUM, 0, &tracked, &e))
+	if (inflight && inflight_open(calloc(1, inflight_stride(NUM)), NUM, NUM, 0, &tracked, &e))
 		die(e.text);
 	virtq_begin(vq, &setup, inflight ? &tracked : NULL);
 	if (vhost_blk_queue_start(bdev, &disk, vq, -1, reactor, false, &q, &e))

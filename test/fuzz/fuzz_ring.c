@@ -43,10 +43,9 @@ static void make_disk(void)
 	const struct bdev_driver *d = driver_find("malloc");
 	void *args = calloc(1, d->args_size);
 	struct err e = { 0 };
-	const char *name;
 
 	if (param_parse_spec(d->params, args, "name=fuzz,size=64K,block_size=512", &e) ||
-	    bdev_create(d, args, &name, &e) || bdev_get(name, &bdev, &e))
+	    bdev_create(d, args, NULL, &e) || bdev_get("fuzz", &bdev, &e))
 		abort();
 }
 

@@ -1,0 +1,262 @@
+/* A virtqueue's life: started on a reactor, polled or armed, paused, drained, stopped. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "export/vhost_blk_queue.h"
+#include "util/log.h"
+
+#define DRAIN_LOG_S 5
+
+/* --- polled or armed --- */
+
+static bool vhost_blk_arm(struct poller *p)
+{
+	struct vhost_blk_queue *q = container_of(p, struct vhost_blk_queue, poller);
+
+	return q->kick_fd >= 0 && virtq_enable_kick(q->vq);
+}
+
+static void vhost_blk_disarm(struct poller *p)
+{
+	struct vhost_blk_queue *q = container_of(p, struct vhost_blk_queue, poller);
+
+	virtq_disable_kick(q->vq);
+}
+
+static void begin_polling(struct vhost_blk_queue *q)
+{
+	virtq_disable_kick(q->vq);
+	poller_add(&q->poller);
+}
+
+static noinline void hint_unshared(const struct vhost_blk_queue *q)
+{
+	log_warn(
+		"%s: the driver kicks ring %u, but nothing can be seen in it. Is the guest's memory shared? "
+		"QEMU needs: -object memory-backend-memfd,id=mem,size=SIZE,share=on -machine memory-backend=mem",
+		q->vq->name, q->vq->index);
+}
+
+/* The first kick starts the ring (vhost-user, "Ring states"), those that follow end its sleep. */
+static void vhost_blk_kicked(struct watch *w)
+{
+	struct vhost_blk_queue *q = container_of(w, struct vhost_blk_queue, kick);
+
+	WRITE_ONCE(q->kicks, q->kicks + 1);
+	if (likely(q->started)) {
+		if (unlikely(q->kicks == 2) && virtq_looks_unshared(q->vq))
+			hint_unshared(q);
+		poller_wake(&q->poller);
+		return;
+	}
+	q->started = true;
+	if (!q->paused)
+		begin_polling(q);
+}
+
+/* --- start, stop --- */
+
+static void queue_free(struct vhost_blk_queue *q)
+{
+	if (q->lists)
+		munmap(q->lists, q->lists_len);
+	free(q->reqs);
+	free(q);
+}
+
+static int queue_alloc(struct bdev *b, struct virtq *vq, struct vhost_blk_queue **out)
+{
+	struct vhost_blk_queue *q = calloc(1, sizeof(*q));
+	void *lists;
+
+	if (!q)
+		return -ENOMEM;
+	q->req_stride = ROUND_UP(sizeof(struct vhost_blk_req) + b->ctx_size, CACHE_LINE);
+	q->reqs = aligned_alloc(CACHE_LINE, q->req_stride * vq->num);
+	q->lists_len = sizeof(struct iovec) * VIRTQ_IOV_MAX * VHOST_BLK_LISTS;
+	lists = mmap(NULL, q->lists_len, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (lists != MAP_FAILED)
+		q->lists = lists;
+	if (!q->reqs || !q->lists) {
+		queue_free(q);
+		return -ENOMEM;
+	}
+	memset(q->reqs, 0, q->req_stride * vq->num);
+	for (; q->lists_free < VHOST_BLK_LISTS; q->lists_free++)
+		q->free_list[q->lists_free] = (uint16_t)q->lists_free;
+	*out = q;
+	return 0;
+}
+
+static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *disk,
+		       struct virtq *vq, int kick_fd, struct reactor *r, bool write_through)
+{
+	q->poller = (struct poller){
+		.fn = vhost_blk_poll,
+		.arm = vhost_blk_arm,
+		.disarm = vhost_blk_disarm,
+	};
+	q->flush.fn = vhost_blk_flush;
+	q->kick.fn = vhost_blk_kicked;
+	q->kick_fd = kick_fd;
+	q->vq = vq;
+	q->disk = disk;
+	q->reactor = vq->reactor = r;
+	q->write_through = write_through;
+	for (unsigned i = 0; i < vq->num; i++) {
+		struct vhost_blk_req *req = vhost_blk_req_at(q, (uint16_t)i);
+
+		req->q = q;
+		req->io.q = q->bq;
+		req->io.task.fn = vhost_blk_done;
+	}
+}
+
+static int start_here(void *arg)
+{
+	struct vhost_blk_queue *q = arg;
+
+	if (q->kick_fd >= 0)
+		return watch_start(&q->kick, q->kick_fd);
+	q->started = true;
+	begin_polling(q);
+	return 0;
+}
+
+int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, struct virtq *vq,
+			  int kick_fd, struct reactor *r, bool write_through,
+			  struct vhost_blk_queue **out, struct err *e)
+{
+	struct vhost_blk_queue *q;
+	int rc = queue_alloc(b, vq, &q);
+
+	if (rc)
+		return err_set(e, rc, "out of memory for a ring of %u entries", vq->num);
+	rc = bdev_queue_open(b, r, &q->bq, e);
+	if (rc)
+		goto out_free;
+	queue_init(q, disk, vq, kick_fd, r, write_through);
+	rc = reactor_call(r, start_here, q);
+	if (rc) {
+		err_set(e, rc, "the kick fd cannot be waited for: %s", err_words(rc));
+		goto out_close;
+	}
+	*out = q;
+	return 0;
+out_close:
+	bdev_queue_close(q->bq);
+out_free:
+	queue_free(q);
+	return rc;
+}
+
+struct stop {
+	struct vhost_blk_queue *q;
+	sem_t drained;
+};
+
+/* 1: requests are in flight, and `drained` will be posted. */
+static int stop_here(void *arg)
+{
+	struct stop *s = arg;
+	struct vhost_blk_queue *q = s->q;
+
+	poller_del(&q->poller);
+	if (q->kick_fd >= 0)
+		watch_stop(&q->kick);
+	/* What ended in this turn is published by its flush, which has a request to be in flight
+	 * still or has run. */
+	if (q->inflight == 0 && !q->flush.next)
+		return 0;
+	q->drained = &s->drained;
+	return 1;
+}
+
+/* Their buffers are the guest's memory: there is no leaving before the last has ended, only saying
+ * so. */
+static void wait_drained(struct stop *s, const char *name)
+{
+	for (unsigned waited = 0;;) {
+		struct timespec until;
+
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += DRAIN_LOG_S;
+		if (sem_timedwait(&s->drained, &until) == 0)
+			return;
+		if (errno == EINTR)
+			continue;
+		waited += DRAIN_LOG_S;
+		log_warn("%s: ring %u has waited %u s for %u requests that '%s' has not completed",
+			 name, s->q->vq->index, waited, READ_ONCE(s->q->inflight),
+			 s->q->bq->bdev->name);
+	}
+}
+
+static int nothing(void *arg)
+{
+	(void)arg;
+	return 0;
+}
+
+void vhost_blk_queue_stop(struct vhost_blk_queue *q, const char *name)
+{
+	struct stop s = { .q = q };
+
+	sem_init(&s.drained, 0, 0);
+	if (reactor_call(q->reactor, stop_here, &s))
+		wait_drained(&s, name);
+	sem_destroy(&s.drained);
+	/* The flush that posted may still be on its reactor's stack. */
+	reactor_call(q->reactor, nothing, NULL);
+	bdev_queue_close(q->bq);
+	queue_free(q);
+}
+
+static int abandon_here(void *arg)
+{
+	struct vhost_blk_queue *q = arg;
+
+	for (unsigned i = 0; i < q->vq->num; i++)
+		vhost_blk_req_at(q, (uint16_t)i)->status = &q->scratch_status;
+	virtq_abandon(q->vq, q->scratch);
+	return 0;
+}
+
+void vhost_blk_queue_abandon(struct vhost_blk_queue *q, void *scratch)
+{
+	q->scratch = scratch;
+	reactor_call(q->reactor, abandon_here, q);
+}
+
+static int pause_here(void *arg)
+{
+	struct vhost_blk_queue *q = arg;
+
+	q->paused = true;
+	poller_del(&q->poller);
+	return 0;
+}
+
+static int resume_here(void *arg)
+{
+	struct vhost_blk_queue *q = arg;
+
+	q->paused = false;
+	if (q->started)
+		begin_polling(q);
+	return 0;
+}
+
+void vhost_blk_queue_pause(struct vhost_blk_queue *q)
+{
+	reactor_call(q->reactor, pause_here, q);
+}
+
+void vhost_blk_queue_resume(struct vhost_blk_queue *q)
+{
+	reactor_call(q->reactor, resume_here, q);
+}

@@ -1,0 +1,248 @@
+/* Taking chains from the avail ring: virtio 1.2, 2.7.4 to 2.7.6 and 2.7.13. Everything read here is
+ * the guest's. */
+#include <errno.h>
+#include <string.h>
+
+#include "virtio/inflight.h"
+#include "virtio/virtq.h"
+
+/* --- guest addresses --- */
+
+/* Make the region that holds gpa the near one. false: it is not guest memory. */
+static noinline bool go_near(struct virtq *vq, uint64_t gpa)
+{
+	const struct guest_region *r = guest_mem_find(vq->mem, gpa);
+
+	if (!r)
+		return false;
+	vq->near = (struct virtq_span){ .gpa = r->gpa, .size = r->size, .host = r->host };
+	return true;
+}
+
+/* hot. Host address of gpa and how many bytes from there lie together; NULL: not guest memory. */
+static inline char *at_gpa(struct virtq *vq, uint64_t gpa, uint64_t *run)
+{
+	uint64_t offset = gpa - vq->near.gpa;
+
+	if (unlikely(offset >= vq->near.size)) {
+		if (!go_near(vq, gpa))
+			return NULL;
+		offset = gpa - vq->near.gpa;
+	}
+	*run = vq->near.size - offset;
+	return vq->near.host + offset;
+}
+
+/* A copy of len bytes that may cross regions. false: not all of it is guest memory. */
+static noinline bool gather(struct virtq *vq, uint64_t gpa, void *to, size_t len)
+{
+	for (size_t done = 0, part; done < len; done += part) {
+		uint64_t run;
+		const char *p = at_gpa(vq, gpa + done, &run);
+
+		if (!p)
+			return false;
+		part = MIN(len - done, run);
+		memcpy((char *)to + done, p, part);
+	}
+	return true;
+}
+
+/* --- one chain --- */
+
+/* A descriptor, each half read once: addr, and len | flags << 32 | next << 48. */
+struct desc {
+	uint64_t addr, rest;
+};
+
+static inline struct desc desc_load(const struct virtq_desc *d)
+{
+	const le64 *halves = (const le64 *)(const void *)d;
+
+	return (struct desc){ from_le64(READ_ONCE(halves[0])), from_le64(READ_ONCE(halves[1])) };
+}
+
+static inline uint32_t desc_len(struct desc d)
+{
+	return (uint32_t)d.rest;
+}
+
+static inline bool desc_has(struct desc d, uint64_t flag)
+{
+	return d.rest & flag << 32;
+}
+
+static inline uint32_t desc_next(struct desc d)
+{
+	return (uint32_t)(d.rest >> 48);
+}
+
+/* 2.7.5.3. The table that d refers to, with *n entries; NULL: malformed. */
+static inline const struct virtq_desc *enter_table(struct virtq *vq, struct desc d, uint32_t *n)
+{
+	uint32_t len = desc_len(d);
+	uint64_t run;
+	char *at;
+
+	*n = len / (uint32_t)sizeof(struct virtq_desc);
+	if (unlikely(desc_has(d, VIRTQ_DESC_F_NEXT) || *n == 0 || len % sizeof(struct virtq_desc) ||
+		     *n > vq->max_chain))
+		return NULL;
+	at = at_gpa(vq, d.addr, &run);
+	if (unlikely(!at))
+		return NULL;
+	if (likely(run >= len && IS_ALIGNED((uintptr_t)at, 8)))
+		return (const struct virtq_desc *)(const void *)at;
+	/* It needs no alignment and may cross regions: such a one is copied. */
+	return gather(vq, d.addr, vq->odd_table, len) ? vq->odd_table : NULL;
+}
+
+/*
+ * A buffer that crosses regions, lies in another than the last one, or has no bytes (legal, and its
+ * address means nothing), as entries from iov on. Returns the next free entry; NULL: malformed.
+ */
+static noinline struct iovec *add_oddly(struct virtq *vq, struct iovec *iov, struct desc d)
+{
+	uint64_t addr = d.addr;
+
+	for (uint32_t left = desc_len(d), part; left > 0; left -= part, addr += part) {
+		uint64_t run;
+		char *p = at_gpa(vq, addr, &run);
+
+		if (!p || iov == vq->iov + VIRTQ_IOV_MAX)
+			return NULL;
+		part = (uint32_t)MIN(left, run);
+		*iov++ = (struct iovec){ p, part };
+	}
+	return iov;
+}
+
+/*
+ * hot. The buffers from d on become vq->iov. false: malformed. The near region and all counts are
+ * in local variables: with aliasing as it is, each store would make the compiler load them again.
+ */
+static inline bool take_chain(struct virtq *vq, struct desc d, struct virtq_chain *c)
+{
+	const struct virtq_desc *table = vq->desc;
+	struct iovec *iov = vq->iov, *first_in = NULL, *const end = iov + VIRTQ_IOV_MAX;
+	struct virtq_span near = vq->near;
+	uint32_t table_n = vq->num, left = vq->max_chain;
+	uint64_t len = 0, out_len = 0; /* bytes since the direction changed; of the readable part */
+	bool indirect = false;
+
+	for (;;) {
+		uint64_t offset;
+
+		if (desc_has(d, VIRTQ_DESC_F_INDIRECT)) {
+			if (unlikely(indirect))
+				return false; /* a table in a table */
+			indirect = true;
+			table = enter_table(vq, d, &table_n);
+			if (unlikely(!table))
+				return false;
+			near = vq->near;
+			d = desc_load(table);
+			continue;
+		}
+		if (desc_has(d, VIRTQ_DESC_F_WRITE)) {
+			if (!first_in) {
+				first_in = iov;
+				out_len = len;
+				len = 0;
+			}
+		} else if (unlikely(first_in)) {
+			return false; /* readable after writable: 2.7.4.2 */
+		}
+		if (unlikely(left-- == 0))
+			return false;
+		len += desc_len(d);
+		offset = d.addr - near.gpa;
+		if (likely(offset < near.size && (uint64_t)desc_len(d) - 1 < near.size - offset &&
+			   iov < end)) {
+			iov->iov_base = near.host + offset;
+			iov->iov_len = desc_len(d);
+			iov++;
+		} else {
+			iov = add_oddly(vq, iov, d);
+			if (!iov)
+				return false;
+			near = vq->near;
+		}
+		if (!desc_has(d, VIRTQ_DESC_F_NEXT))
+			break;
+		if (unlikely(desc_next(d) >= table_n))
+			return false;
+		d = desc_load(&table[desc_next(d)]);
+	}
+	c->out_n = (unsigned)((first_in ? first_in : iov) - vq->iov);
+	c->in_n = (unsigned)(iov - vq->iov) - c->out_n;
+	c->out_len = (uint32_t)(first_in ? out_len : len);
+	c->in_len = first_in ? (uint32_t)len : 0;
+	return likely((len | out_len) <= UINT32_MAX);
+}
+
+/* --- the avail ring --- */
+
+/* 1: *head is the next to serve again after a crash; 0: none is left. */
+static noinline int pop_resubmitted(struct virtq *vq, uint16_t *head)
+{
+	struct virtq_inflight *f = vq->inflight;
+
+	if (f->resubmit_at == f->resubmit_n) {
+		vq->resubmitting = false; /* all served: this path is not taken again */
+		return 0;
+	}
+	*head = f->resubmit[f->resubmit_at++];
+	return 1;
+}
+
+/* The avail index moved, or was not looked at: 1: there is work; 0; -EPROTO. */
+static noinline int look_again(struct virtq *vq)
+{
+	/* the index must be read before the entries it covers */
+	vq->avail_idx = from_le16(load_acquire(&vq->avail->idx));
+	if (vq->last_avail == vq->avail_idx)
+		return 0;
+	if (unlikely((uint16_t)(vq->avail_idx - vq->last_avail) > vq->num)) {
+		virtq_break(vq, "the avail index jumped by more than the ring's size");
+		return -EPROTO;
+	}
+	return 1;
+}
+
+static noinline int break_ring(struct virtq *vq, const char *why)
+{
+	virtq_break(vq, why);
+	return -EPROTO;
+}
+
+/* hot */
+int virtq_pop(struct virtq *vq, struct virtq_chain *c)
+{
+	uint16_t head;
+	int rc;
+
+	if (unlikely(vq->broken))
+		return -EPROTO;
+	if (unlikely(vq->resubmitting) && pop_resubmitted(vq, &head))
+		goto take;
+	if (vq->last_avail == vq->avail_idx) {
+		rc = look_again(vq);
+		if (rc <= 0)
+			return rc;
+	}
+	head = from_le16(READ_ONCE(vq->avail->ring[vq->last_avail & vq->mask]));
+	if (unlikely(head >= vq->num))
+		return break_ring(vq, "a head is not below the ring's size");
+	vq->last_avail++;
+take:
+	if (unlikely(vq->busy[head]))
+		return break_ring(vq, "a head was made available again while it is in flight");
+	vq->busy[head] = 1;
+	if (vq->inflight)
+		inflight_take(vq->inflight, head);
+	c->head = head;
+	c->iov = vq->iov;
+	c->malformed = !take_chain(vq, desc_load(&vq->desc[head]), c);
+	return 1;
+}
