@@ -84,10 +84,11 @@ static inline const struct virtq_desc *enter_table(struct virtq *vq, struct desc
 	uint64_t run;
 	char *at;
 
-	*n = len / (uint32_t)sizeof(struct virtq_desc);
-	if (unlikely(desc_has(d, VIRTQ_DESC_F_NEXT) || *n == 0 || len % sizeof(struct virtq_desc) ||
-		     *n > vq->max_chain))
+	/* one comparison for "not empty" and "not too long" */
+	if (unlikely(desc_has(d, VIRTQ_DESC_F_NEXT) || len % sizeof(struct virtq_desc) ||
+		     len - sizeof(struct virtq_desc) >= vq->max_chain * sizeof(struct virtq_desc)))
 		return NULL;
+	*n = len / (uint32_t)sizeof(struct virtq_desc);
 	at = at_gpa(vq, d.addr, &run);
 	if (unlikely(!at))
 		return NULL;
@@ -117,11 +118,61 @@ static noinline struct iovec *add_oddly(struct virtq *vq, struct iovec *iov, str
 	return iov;
 }
 
+/* hot. A buffer that lies whole in the near region becomes *iov. false: it does not, or it has no
+ * bytes. */
+static inline bool add_near(const struct virtq_span *near, struct iovec *iov, struct desc d)
+{
+	uint64_t offset = d.addr - near->gpa, end = offset + desc_len(d);
+
+	iov->iov_base = near->host + offset;
+	iov->iov_len = desc_len(d);
+	return offset < end && end <= near->size; /* not empty, not wrapped, inside */
+}
+
+#define DESC_FLAGS(d)                                                                          \
+	((d).rest & (uint64_t)(VIRTQ_DESC_F_NEXT | VIRTQ_DESC_F_WRITE | VIRTQ_DESC_F_INDIRECT) \
+			    << 32)
+#define DESC_IS(flags) ((uint64_t)(flags) << 32)
+
+/*
+ * hot. Header, one buffer, status: the chain of nearly every block request. Trying it first saves
+ * 80 of the 520 instructions that a 4 KiB read costs from ring to null and back (scripts/cost
+ * vhost-null). false: it is another chain, and nothing has been done.
+ */
+static inline bool take_three(const struct virtq *vq, const struct virtq_desc *table, uint32_t n,
+			      struct desc d0, struct virtq_chain *c)
+{
+	struct iovec *iov = vq->iov;
+	struct desc d1, d2;
+	bool in;
+
+	if (unlikely(DESC_FLAGS(d0) != DESC_IS(VIRTQ_DESC_F_NEXT) || desc_next(d0) >= n))
+		return false;
+	d1 = desc_load(&table[desc_next(d0)]);
+	if (unlikely((DESC_FLAGS(d1) & ~DESC_IS(VIRTQ_DESC_F_WRITE)) !=
+			     DESC_IS(VIRTQ_DESC_F_NEXT) ||
+		     desc_next(d1) >= n))
+		return false;
+	d2 = desc_load(&table[desc_next(d1)]);
+	if (unlikely(DESC_FLAGS(d2) != DESC_IS(VIRTQ_DESC_F_WRITE)))
+		return false;
+	if (unlikely(!add_near(&vq->near, &iov[0], d0) || !add_near(&vq->near, &iov[1], d1) ||
+		     !add_near(&vq->near, &iov[2], d2)))
+		return false;
+	in = desc_has(d1, VIRTQ_DESC_F_WRITE);
+	c->out_n = in ? 1 : 2;
+	c->in_n = in ? 2 : 1;
+	c->out_len = desc_len(d0) + (in ? 0 : desc_len(d1));
+	c->in_len = desc_len(d2) + (in ? desc_len(d1) : 0);
+	/* no sum of two lengths has wrapped */
+	return likely(c->out_len >= desc_len(d0) && c->in_len >= desc_len(d2));
+}
+
 /*
  * hot. The buffers from d on become vq->iov. false: malformed. The near region and all counts are
  * in local variables: with aliasing as it is, each store would make the compiler load them again.
  */
-static inline bool take_chain(struct virtq *vq, struct desc d, struct virtq_chain *c)
+static noinline bool take_chain(struct virtq *vq, struct desc d, struct virtq_chain *c)
 {
 	const struct virtq_desc *table = vq->desc;
 	struct iovec *iov = vq->iov, *first_in = NULL, *const end = iov + VIRTQ_IOV_MAX;
@@ -181,19 +232,33 @@ static inline bool take_chain(struct virtq *vq, struct desc d, struct virtq_chai
 	return likely((len | out_len) <= UINT32_MAX);
 }
 
+/* hot */
+static inline bool take_any(struct virtq *vq, struct desc d, struct virtq_chain *c)
+{
+	const struct virtq_desc *table = vq->desc;
+	struct desc first = d;
+	uint32_t n = vq->num;
+
+	if (desc_has(d, VIRTQ_DESC_F_INDIRECT)) {
+		table = enter_table(vq, d, &n);
+		if (unlikely(!table))
+			return false;
+		first = desc_load(table);
+	}
+	return likely(n >= 3 && take_three(vq, table, n, first, c)) || take_chain(vq, d, c);
+}
+
 /* --- the avail ring --- */
 
-/* 1: *head is the next to serve again after a crash; 0: none is left. */
-static noinline int pop_resubmitted(struct virtq *vq, uint16_t *head)
+/* The next head to serve again after a crash, or -1. */
+static noinline int pop_resubmitted(struct virtq *vq)
 {
 	struct virtq_inflight *f = vq->inflight;
 
-	if (f->resubmit_at == f->resubmit_n) {
-		vq->resubmitting = false; /* all served: this path is not taken again */
-		return 0;
-	}
-	*head = f->resubmit[f->resubmit_at++];
-	return 1;
+	if (f->resubmit_at < f->resubmit_n)
+		return f->resubmit[f->resubmit_at++];
+	vq->resubmitting = false; /* all served: this path is not taken again */
+	return -1;
 }
 
 /* The avail index moved, or was not looked at: 1: there is work; 0; -EPROTO. */
@@ -224,8 +289,12 @@ int virtq_pop(struct virtq *vq, struct virtq_chain *c)
 
 	if (unlikely(vq->broken))
 		return -EPROTO;
-	if (unlikely(vq->resubmitting) && pop_resubmitted(vq, &head))
-		goto take;
+	if (unlikely(vq->resubmitting)) {
+		rc = pop_resubmitted(vq);
+		head = (uint16_t)rc;
+		if (rc >= 0)
+			goto take;
+	}
 	if (vq->last_avail == vq->avail_idx) {
 		rc = look_again(vq);
 		if (rc <= 0)
@@ -243,6 +312,6 @@ take:
 		inflight_take(vq->inflight, head);
 	c->head = head;
 	c->iov = vq->iov;
-	c->malformed = !take_chain(vq, desc_load(&vq->desc[head]), c);
+	c->malformed = !take_any(vq, desc_load(&vq->desc[head]), c);
 	return 1;
 }
