@@ -312,28 +312,16 @@ static void file_destroy(struct bdev *b)
 	free(f);
 }
 
-const struct bdev_driver aio_driver = {
-	.name = "aio",
-	.product_name = "AIO disk",
-	.help = "a disk on a file or block device",
-	.params = file_params,
-	.args_size = sizeof(struct file_args),
-	.create = file_create,
-	.destroy = file_destroy,
-	.queue_open = file_queue_open,
-	.queue_close = file_queue_close,
-	.submit = file_submit,
-};
+/* SPDK has two drivers for files, by what they use of the kernel. Here they differ in their names.
+ */
+#define FILE_DRIVER(name_, product_name_)                                          \
+	{                                                                          \
+		.name = name_, .product_name = product_name_,                      \
+		.help = "a disk on a file or block device", .params = file_params, \
+		.args_size = sizeof(struct file_args), .create = file_create,      \
+		.destroy = file_destroy, .queue_open = file_queue_open,            \
+		.queue_close = file_queue_close, .submit = file_submit,            \
+	}
 
-const struct bdev_driver uring_driver = {
-	.name = "uring",
-	.product_name = "URING bdev",
-	.help = "a disk on a file or block device (the same as aio)",
-	.params = file_params,
-	.args_size = sizeof(struct file_args),
-	.create = file_create,
-	.destroy = file_destroy,
-	.queue_open = file_queue_open,
-	.queue_close = file_queue_close,
-	.submit = file_submit,
-};
+const struct bdev_driver aio_driver = FILE_DRIVER("aio", "AIO disk");
+const struct bdev_driver uring_driver = FILE_DRIVER("uring", "URING bdev");

@@ -16,10 +16,9 @@ int err_set(struct err *e, int code, const char *fmt, ...)
 {
 	va_list ap;
 
-	if (!e)
-		return code;
 	va_start(ap, fmt);
-	set_text(e, code, fmt, ap);
+	if (e)
+		set_text(e, code, fmt, ap);
 	va_end(ap);
 	return code;
 }
@@ -29,16 +28,15 @@ int err_field(struct err *e, int code, const char *field, const char *given, con
 {
 	va_list ap;
 
+	va_start(ap, fmt);
+	if (e)
+		set_text(e, code, fmt, ap);
+	va_end(ap);
 	if (!e)
 		return code;
-	va_start(ap, fmt);
-	set_text(e, code, fmt, ap);
-	va_end(ap);
 	snprintf(e->field, sizeof(e->field), "%s", field);
-	if (given)
-		snprintf(e->given, sizeof(e->given), "%s", given);
-	if (allowed)
-		snprintf(e->allowed, sizeof(e->allowed), "%s", allowed);
+	snprintf(e->given, sizeof(e->given), "%s", given ? given : "");
+	snprintf(e->allowed, sizeof(e->allowed), "%s", allowed ? allowed : "");
 	return code;
 }
 

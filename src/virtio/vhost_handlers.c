@@ -303,6 +303,7 @@ static struct vhost_ring *ring_with_fd(struct call *c, int *fd)
 {
 	uint64_t v = c->m->p.u64;
 	bool none = v & VHOST_VRING_NO_FD;
+	struct vhost_ring *r;
 	struct stat st;
 
 	if (v & ~(uint64_t)(VHOST_VRING_INDEX_MASK | VHOST_VRING_NO_FD) ||
@@ -320,48 +321,41 @@ static struct vhost_ring *ring_with_fd(struct call *c, int *fd)
 	/* A guest may hand over one that is full: a reactor must not wait in write(). */
 	if (!none)
 		fcntl(c->m->fds[0], F_SETFL, O_NONBLOCK);
-	*fd = take_fd(c->m);
-	return ring_at(c, (uint32_t)(v & VHOST_VRING_INDEX_MASK));
+	r = ring_at(c, (uint32_t)(v & VHOST_VRING_INDEX_MASK));
+	if (r)
+		*fd = take_fd(c->m); /* else it is closed with the message */
+	return r;
 }
 
 static int set_vring_kick(struct call *c)
 {
-	int fd = -1;
+	int fd;
 	struct vhost_ring *r = ring_with_fd(c, &fd);
 
-	if (!r) {
-		if (fd >= 0)
-			close(fd);
+	if (!r)
 		return -EINVAL;
-	}
 	vhost_ring_set_kick(c->s, r, fd);
 	return vhost_ring_update(c->s, r, c->e);
 }
 
 static int set_vring_call(struct call *c)
 {
-	int fd = -1;
+	int fd;
 	struct vhost_ring *r = ring_with_fd(c, &fd);
 
-	if (!r) {
-		if (fd >= 0)
-			close(fd);
+	if (!r)
 		return -EINVAL;
-	}
 	vhost_ring_set_call(r, fd);
 	return 0;
 }
 
 static int set_vring_err(struct call *c)
 {
-	int fd = -1;
+	int fd;
 	struct vhost_ring *r = ring_with_fd(c, &fd);
 
-	if (!r) {
-		if (fd >= 0)
-			close(fd);
+	if (!r)
 		return -EINVAL;
-	}
 	vhost_ring_set_err(r, fd);
 	return 0;
 }
