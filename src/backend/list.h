@@ -4,8 +4,8 @@
 
 #include "bdev/bdev.h"
 
-extern const struct bdev_driver null_driver, malloc_driver, aio_driver, uring_driver;
+extern const struct bdev_driver null_driver, malloc_driver, aio_driver, uring_driver, virtio_driver;
 
-#define BACKEND_LIST &null_driver, &malloc_driver, &aio_driver, &uring_driver
+#define BACKEND_LIST &null_driver, &malloc_driver, &aio_driver, &uring_driver, &virtio_driver
 
 #endif

@@ -115,7 +115,9 @@ struct bdev_queue {
 };
 
 struct bdev_driver {
-	const char *name;	    /* "malloc": gives bdev_malloc_create, bdev_malloc_delete */
+	const char *name; /* "malloc": gives bdev_malloc_create, bdev_malloc_delete */
+	const char *create_method, *delete_method; /* where SPDK's names differ; else NULL */
+	bool lists_names;	    /* the create method returns a list of names, not a name */
 	const char *product_name;   /* "Malloc disk": what bdev_get_bdevs says, SPDK's words */
 	const char *help;	    /* one line */
 	const struct param *params; /* has at least "name" and "uuid" */

@@ -163,7 +163,7 @@ int bdev_delete(const struct bdev_driver *d, const char *name, struct err *e)
 	b = find(name);
 	if (!b || b->driver != d)
 		rc = err_field(e, -ENODEV, "name", name, NULL,
-			       b ? "'%.80s' is not of this kind: it was made by bdev_%s_create."
+			       b ? "'%.80s' is not of this kind: its driver is %s."
 				 : "There is no bdev named '%.80s'.%s",
 			       name, b ? b->driver->name : "");
 	else if (b->users)

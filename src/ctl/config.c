@@ -7,6 +7,7 @@
 
 #include "bdev/registry.h"
 #include "ctl/args.h"
+#include "ctl/drivers.h"
 #include "ctl/rpc.h"
 #include "export/list.h"
 #include "util/log.h"
@@ -22,10 +23,7 @@ static void add_request(json_t *list, const char *method, const struct param *pa
 
 static int add_bdev(struct bdev *b, void *list)
 {
-	char method[64];
-
-	snprintf(method, sizeof(method), "bdev_%s_create", b->driver->name);
-	add_request(list, method, b->driver->params, b->args);
+	add_request(list, driver_create_method(b->driver), b->driver->params, b->args);
 	return 0;
 }
 

@@ -30,12 +30,13 @@ const struct bdev_driver *driver_find(const char *name)
 
 static int driver_create(const struct rpc_method *m, void **args, json_t **result, struct err *e)
 {
+	const struct bdev_driver *d = m->context;
 	char *name = NULL;
-	int rc = bdev_create(m->context, *args, &name, e);
+	int rc = bdev_create(d, *args, &name, e);
 
 	*args = NULL;
 	if (rc == 0)
-		*result = json_string(name);
+		*result = d->lists_names ? json_pack("[s]", name) : json_string(name);
 	free(name);
 	return rc;
 }
@@ -48,12 +49,20 @@ static int driver_delete(const struct rpc_method *m, void **args, json_t **resul
 	return bdev_delete(m->context, a->name, e);
 }
 
+/* Once per driver and process. */
 static const char *method_name(const struct bdev_driver *d, const char *verb)
 {
 	char *name;
 
-	/* Once per driver and process. */
 	return asprintf(&name, "bdev_%s_%s", d->name, verb) < 0 ? NULL : name;
+}
+
+const char *driver_create_method(const struct bdev_driver *d)
+{
+	for (const struct rpc_method *const *m = rpc_methods(); *m; m++)
+		if ((*m)->fn == driver_create && (*m)->context == d)
+			return (*m)->name;
+	return NULL;
 }
 
 void drivers_make_methods(struct rpc_method *out, unsigned max)
@@ -62,7 +71,8 @@ void drivers_make_methods(struct rpc_method *out, unsigned max)
 
 	for (const struct bdev_driver *const *d = drivers; *d && n + 2 < max; d++) {
 		out[n++] = (struct rpc_method){
-			.name = method_name(*d, "create"),
+			.name = (*d)->create_method ? (*d)->create_method
+						    : method_name(*d, "create"),
 			.help = (*d)->help,
 			.params = (*d)->params,
 			.args_size = (*d)->args_size,
@@ -70,7 +80,8 @@ void drivers_make_methods(struct rpc_method *out, unsigned max)
 			.context = *d,
 		};
 		out[n++] = (struct rpc_method){
-			.name = method_name(*d, "delete"),
+			.name = (*d)->delete_method ? (*d)->delete_method
+						    : method_name(*d, "delete"),
 			.help = "delete such a disk",
 			.params = delete_params,
 			.args_size = sizeof(struct delete_args),

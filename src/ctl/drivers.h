@@ -11,6 +11,9 @@ extern const struct bdev_driver *const drivers[];
 
 const struct bdev_driver *driver_find(const char *name);
 
+/* "bdev_malloc_create" */
+const char *driver_create_method(const struct bdev_driver *d);
+
 /* Fill out[] with at most max methods and an end mark behind them. */
 void drivers_make_methods(struct rpc_method *out, unsigned max);
 

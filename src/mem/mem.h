@@ -39,4 +39,21 @@ int mem_guard_sigbus(void);
 int dma_zalloc(size_t len, size_t align, void **out, struct err *e);
 void dma_free(void *p, size_t len); /* len as given to dma_zalloc */
 
+/*
+ * Memory that can also be shared with another process by its fd: what a vhost-user front-end reads
+ * and writes into. Zeroed, page-aligned, populated. Errors: as dma_zalloc(), the kernel's.
+ */
+int dma_zalloc_shared(size_t len, void **out, struct err *e);
+void dma_free_shared(void *p);
+
+struct dma_shared {
+	void *base;
+	size_t len;
+	int fd;
+};
+
+/* All memory of that kind that there is now, at most max ranges, oldest first. Returns their
+ * number. */
+unsigned dma_shared_list(struct dma_shared *ranges, unsigned max);
+
 #endif

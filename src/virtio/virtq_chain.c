@@ -124,9 +124,11 @@ static inline bool add_near(const struct virtq_span *near, struct iovec *iov, st
 {
 	uint64_t offset = d.addr - near->gpa, end = offset + desc_len(d);
 
+	if (unlikely(offset >= end || end > near->size)) /* empty or wrapped; not inside */
+		return false;
 	iov->iov_base = near->host + offset;
 	iov->iov_len = desc_len(d);
-	return offset < end && end <= near->size; /* not empty, not wrapped, inside */
+	return true;
 }
 
 #define DESC_FLAGS(d)                                                                          \

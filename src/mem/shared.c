@@ -1,0 +1,115 @@
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "mem/mem.h"
+#include "util/compiler.h"
+#include "util/list.h"
+
+#define HUGE_SIZE ((size_t)2 << 20)
+
+struct block {
+	struct list node;
+	struct dma_shared range;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct list blocks = LIST_INIT(blocks);
+
+/* -1: not to be had */
+static int make_fd(size_t len, unsigned flags)
+{
+	int fd = memfd_create("riffle", MFD_CLOEXEC | flags);
+
+	if (fd >= 0 && ftruncate(fd, (off_t)len) == 0)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+static void *map_fd(int fd, size_t len)
+{
+	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* On hugepages if there are enough, else on ordinary ones. */
+static int map_block(struct dma_shared *r)
+{
+	if (r->len >= HUGE_SIZE) {
+		size_t len = ROUND_UP(r->len, HUGE_SIZE);
+
+		r->fd = make_fd(len, MFD_HUGETLB);
+		r->base = r->fd >= 0 ? map_fd(r->fd, len) : NULL;
+		if (r->base) {
+			r->len = len;
+			return 0;
+		}
+		if (r->fd >= 0)
+			close(r->fd);
+	}
+	r->len = ROUND_UP(r->len, (size_t)sysconf(_SC_PAGESIZE));
+	r->fd = make_fd(r->len, 0);
+	r->base = r->fd >= 0 ? map_fd(r->fd, r->len) : NULL;
+	if (r->base)
+		return 0;
+	if (r->fd >= 0)
+		close(r->fd);
+	return -ENOMEM;
+}
+
+int dma_zalloc_shared(size_t len, void **out, struct err *e)
+{
+	struct block *b = calloc(1, sizeof(*b));
+	int rc = b ? 0 : -ENOMEM;
+
+	if (rc == 0) {
+		b->range.len = len;
+		rc = map_block(&b->range);
+	}
+	if (rc) {
+		free(b);
+		return err_set(e, rc, "Out of memory for %zu MiB that can be shared.", len >> 20);
+	}
+	pthread_mutex_lock(&mutex);
+	list_add_tail(&blocks, &b->node);
+	pthread_mutex_unlock(&mutex);
+	*out = b->range.base;
+	return 0;
+}
+
+void dma_free_shared(void *p)
+{
+	struct block *b, *next, *found = NULL;
+
+	pthread_mutex_lock(&mutex);
+	list_for_each_safe (b, next, &blocks, node) {
+		if (b->range.base != p)
+			continue;
+		list_del(&b->node);
+		found = b;
+	}
+	pthread_mutex_unlock(&mutex);
+	if (!found)
+		return;
+	munmap(found->range.base, found->range.len);
+	close(found->range.fd);
+	free(found);
+}
+
+unsigned dma_shared_list(struct dma_shared *ranges, unsigned max)
+{
+	struct block *b;
+	unsigned n = 0;
+
+	pthread_mutex_lock(&mutex);
+	list_for_each (b, &blocks, node)
+		if (n < max)
+			ranges[n++] = b->range;
+	pthread_mutex_unlock(&mutex);
+	return n;
+}
