@@ -23,9 +23,9 @@
 #include "util/log.h"
 #include "virtio/vhost_front.h"
 
-#define QUEUES_MAX     64
-#define QUEUES_DEFAULT 16
-#define SIZE_DEFAULT   256
+#define QUEUES_MAX \
+	(VIRTIO_SHARED_MAX - 2) /* each has a region of its own; the others are for buffers */
+#define SIZE_DEFAULT 256
 /* Where the device names no limit of its own. */
 #define RANGE_MAX (1u << 30)
 
@@ -43,7 +43,7 @@ static const struct param virtio_params[] = {
 	PARAM_STRING(struct virtio_args, trtype, .help = "user (the only one)"),
 	PARAM_STRING(struct virtio_args, dev_type, .help = "blk (the only one)"),
 	PARAM_UINT(struct virtio_args, vq_count, .max = QUEUES_MAX,
-		   .help = "queues (default: what the device has, at most 16)"),
+		   .help = "queues (default: what the device has, at most 6)"),
 	PARAM_UINT(struct virtio_args, vq_size, .min = 8, .max = 1024, .def = SIZE_DEFAULT,
 		   .help = "entries of a queue, a power of 2"),
 	PARAM_UUID(struct virtio_args, uuid, .help = "UUID (default: random)"),
@@ -351,16 +351,16 @@ static int take_config(struct virtio_bdev *v, struct err *e)
 
 static int make_arenas(struct virtio_bdev *v, const struct virtio_args *a, struct err *e)
 {
-	unsigned most = a->vq_count ? (unsigned)a->vq_count : QUEUES_DEFAULT;
+	unsigned most = a->vq_count ? (unsigned)a->vq_count : QUEUES_MAX;
 	int rc = 0;
 
 	if (a->vq_count > v->front.queues)
 		return err_field(e, -EINVAL, "vq_count", NULL, NULL,
 				 "The device has %u queues, %" PRIu64 " are too many.",
 				 v->front.queues, a->vq_count);
-	v->queues_n = MIN(MIN(most, v->front.queues), VIRTIO_SHARED_MAX - 2);
+	v->queues_n = MIN(most, v->front.queues);
 	for (unsigned i = 0; rc == 0 && i < v->queues_n; i++)
-		rc = dma_zalloc_shared(arena_size(v), &v->arena[i], e);
+		rc = dma_zalloc_shared(arena_size(v), false, &v->arena[i], e);
 	return rc;
 }
 

@@ -41,9 +41,10 @@ void dma_free(void *p, size_t len); /* len as given to dma_zalloc */
 
 /*
  * Memory that can also be shared with another process by its fd: what a vhost-user front-end reads
- * and writes into. Zeroed, page-aligned, populated. Errors: as dma_zalloc(), the kernel's.
+ * and writes into. Zeroed and page-aligned; touched now (populate), or when it is used. Errors: as
+ * dma_zalloc(), the kernel's.
  */
-int dma_zalloc_shared(size_t len, void **out, struct err *e);
+int dma_zalloc_shared(size_t len, bool populate, void **out, struct err *e);
 void dma_free_shared(void *p);
 
 struct dma_shared {

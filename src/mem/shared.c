@@ -30,21 +30,22 @@ static int make_fd(size_t len, unsigned flags)
 	return -1;
 }
 
-static void *map_fd(int fd, size_t len)
+static void *map_fd(int fd, size_t len, bool populate)
 {
-	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | (populate ? MAP_POPULATE : 0), fd, 0);
 
 	return p == MAP_FAILED ? NULL : p;
 }
 
 /* On hugepages if there are enough, else on ordinary ones. */
-static int map_block(struct dma_shared *r)
+static int map_block(struct dma_shared *r, bool populate)
 {
 	if (r->len >= HUGE_SIZE) {
 		size_t len = ROUND_UP(r->len, HUGE_SIZE);
 
 		r->fd = make_fd(len, MFD_HUGETLB);
-		r->base = r->fd >= 0 ? map_fd(r->fd, len) : NULL;
+		r->base = r->fd >= 0 ? map_fd(r->fd, len, populate) : NULL;
 		if (r->base) {
 			r->len = len;
 			return 0;
@@ -54,7 +55,7 @@ static int map_block(struct dma_shared *r)
 	}
 	r->len = ROUND_UP(r->len, (size_t)sysconf(_SC_PAGESIZE));
 	r->fd = make_fd(r->len, 0);
-	r->base = r->fd >= 0 ? map_fd(r->fd, r->len) : NULL;
+	r->base = r->fd >= 0 ? map_fd(r->fd, r->len, populate) : NULL;
 	if (r->base)
 		return 0;
 	if (r->fd >= 0)
@@ -62,14 +63,14 @@ static int map_block(struct dma_shared *r)
 	return -ENOMEM;
 }
 
-int dma_zalloc_shared(size_t len, void **out, struct err *e)
+int dma_zalloc_shared(size_t len, bool populate, void **out, struct err *e)
 {
 	struct block *b = calloc(1, sizeof(*b));
 	int rc = b ? 0 : -ENOMEM;
 
 	if (rc == 0) {
 		b->range.len = len;
-		rc = map_block(&b->range);
+		rc = map_block(&b->range, populate);
 	}
 	if (rc) {
 		free(b);
