@@ -53,6 +53,12 @@ fuzz: deps
 	$(MAKE) fuzz-build
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/check fuzz
 
+# Against qemu-storage-daemon, and instructions per I/O; docs/performance.md says how to read it.
+bench: deps
+	$(MAKE) all
+	scripts/cost
+	scripts/bench
+
 format:
 	find src test -name '*.[ch]' | xargs clang-format -i
 
@@ -62,4 +68,4 @@ install: all
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
 
-.PHONY: all deps demo check quick asan-build tsan-build fuzz-build asan tsan fuzz format install clean
+.PHONY: all deps demo check quick asan-build tsan-build fuzz-build asan tsan fuzz bench format install clean

@@ -16,6 +16,9 @@
 #ifndef IORING_SETUP_TASKRUN_FLAG
 #define IORING_SETUP_TASKRUN_FLAG (1U << 9)
 #endif
+#ifndef IORING_SQ_TASKRUN
+#define IORING_SQ_TASKRUN (1U << 2)
+#endif
 #ifndef IORING_FEAT_CQE_SKIP
 #define IORING_FEAT_CQE_SKIP   (1U << 11)
 #define IOSQE_CQE_SKIP_SUCCESS (1U << 6)

@@ -150,7 +150,7 @@ static void account(struct reactor *r, uint64_t now)
 }
 
 /* Whoever understands these lines understands the daemon. */
-unsigned reactor_turn(struct reactor *r)
+noinline unsigned reactor_turn(struct reactor *r)
 {
 	unsigned n;
 

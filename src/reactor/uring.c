@@ -121,22 +121,32 @@ static void complete(struct reactor *r, const struct io_uring_cqe *cqe)
 	}
 }
 
-/* hot: with nothing to reap this is two loads of shared memory. */
-unsigned uring_reap(struct reactor *r)
+static noinline unsigned reap(struct reactor *r)
 {
 	struct io_uring_cqe *cqes[REAP_BATCH];
-	unsigned n;
+	unsigned n = io_uring_peek_batch_cqe(&r->uring.ring, cqes, REAP_BATCH);
 
-	if (unlikely(r->uring.error))
-		return wake_poll(r);
-	n = io_uring_peek_batch_cqe(&r->uring.ring, cqes, REAP_BATCH);
-	if (likely(n == 0))
+	if (n == 0)
 		return 0;
 	for (unsigned i = 0; i < n; i++)
 		complete(r, cqes[i]);
 	io_uring_cq_advance(&r->uring.ring, n);
 	r->uring.last_busy = r->turn.now;
 	return n;
+}
+
+/* hot. With nothing to reap, two loads of shared memory: are there completions, or does the kernel
+ * keep some back? */
+unsigned uring_reap(struct reactor *r)
+{
+	const struct io_uring *ring = &r->uring.ring;
+
+	if (unlikely(r->uring.error))
+		return wake_poll(r);
+	if (likely(io_uring_cq_ready(ring) == 0 &&
+		   !(READ_ONCE(*ring->sq.kflags) & (IORING_SQ_CQ_OVERFLOW | IORING_SQ_TASKRUN))))
+		return 0;
+	return reap(r);
 }
 
 /* One system call: submits what is pending and waits for a completion or the time. */

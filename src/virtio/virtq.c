@@ -147,21 +147,6 @@ void virtq_break(struct virtq *vq, const char *why)
 
 /* --- push, flush --- */
 
-/* hot */
-void virtq_push(struct virtq *vq, uint16_t head, uint32_t written)
-{
-	struct virtq_used_elem *u = &vq->used->ring[vq->used_idx & vq->mask];
-
-	u->id = to_le32(head);
-	u->len = to_le32(written);
-	if (vq->inflight) {
-		inflight_stage(vq->inflight, head);
-		vq->pushed[vq->used_idx & vq->mask] = head;
-	}
-	vq->busy[head] = 0;
-	vq->used_idx++;
-}
-
 /* Does the driver want an interrupt for the entries [old, used_idx)? 2.7.7, 2.7.10 */
 static inline bool wants_interrupt(struct virtq *vq, uint16_t old)
 {

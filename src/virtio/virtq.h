@@ -19,13 +19,13 @@
 
 #include "reactor/reactor.h"
 #include "virtio/guest_mem.h"
+#include "virtio/inflight.h"
 #include "virtio/spec.h"
 
 /* Entries of a chain's iovec: seg_max + 2 = 256, and room for buffers that cross regions or lie in
  * many small pieces. */
 #define VIRTQ_IOV_MAX 1026
 
-struct virtq_inflight;
 struct dirty_log;
 
 struct virtq_chain {
@@ -116,7 +116,20 @@ static inline bool virtq_has_work(const struct virtq *vq)
 }
 
 /* hot. Stage the end of a chain: written is what the driver may rely on in its writable part. */
-void virtq_push(struct virtq *vq, uint16_t head, uint32_t written);
+static inline void virtq_push(struct virtq *vq, uint16_t head, uint32_t written)
+{
+	unsigned at = vq->used_idx & vq->mask;
+	struct virtq_used_elem *u = &vq->used->ring[at];
+
+	u->id = to_le32(head);
+	u->len = to_le32(written);
+	if (unlikely(vq->inflight)) {
+		inflight_stage(vq->inflight, head);
+		vq->pushed[at] = head;
+	}
+	vq->busy[head] = 0;
+	vq->used_idx++;
+}
 
 /* Publish what was staged; at most one interrupt. */
 void virtq_flush(struct virtq *vq);

@@ -50,31 +50,35 @@ static noinline bool gather(struct virtq *vq, uint64_t gpa, void *to, size_t len
 
 /* --- one chain --- */
 
-/* A descriptor, each half read once: addr, and len | flags << 32 | next << 48. */
+/* A descriptor, each half of it read once. */
 struct desc {
-	uint64_t addr, rest;
+	uint64_t addr;
+	uint32_t len;
+	uint32_t flags_next; /* flags, and next << 16 */
 };
 
 static inline struct desc desc_load(const struct virtq_desc *d)
 {
 	const le64 *halves = (const le64 *)(const void *)d;
+	uint64_t rest = from_le64(READ_ONCE(halves[1]));
 
-	return (struct desc){ from_le64(READ_ONCE(halves[0])), from_le64(READ_ONCE(halves[1])) };
+	return (struct desc){ from_le64(READ_ONCE(halves[0])), (uint32_t)rest,
+			      (uint32_t)(rest >> 32) };
 }
 
 static inline uint32_t desc_len(struct desc d)
 {
-	return (uint32_t)d.rest;
+	return d.len;
 }
 
-static inline bool desc_has(struct desc d, uint64_t flag)
+static inline bool desc_has(struct desc d, uint32_t flag)
 {
-	return d.rest & flag << 32;
+	return d.flags_next & flag;
 }
 
 static inline uint32_t desc_next(struct desc d)
 {
-	return (uint32_t)(d.rest >> 48);
+	return d.flags_next >> 16;
 }
 
 /* 2.7.5.3. The table that d refers to, with *n entries; NULL: malformed. */
@@ -131,10 +135,8 @@ static inline bool add_near(const struct virtq_span *near, struct iovec *iov, st
 	return true;
 }
 
-#define DESC_FLAGS(d)                                                                          \
-	((d).rest & (uint64_t)(VIRTQ_DESC_F_NEXT | VIRTQ_DESC_F_WRITE | VIRTQ_DESC_F_INDIRECT) \
-			    << 32)
-#define DESC_IS(flags) ((uint64_t)(flags) << 32)
+#define DESC_FLAGS(d) \
+	((d).flags_next & (VIRTQ_DESC_F_NEXT | VIRTQ_DESC_F_WRITE | VIRTQ_DESC_F_INDIRECT))
 
 /*
  * hot. Header, one buffer, status: the chain of nearly every block request. Trying it first saves
@@ -148,15 +150,14 @@ static inline bool take_three(const struct virtq *vq, const struct virtq_desc *t
 	struct desc d1, d2;
 	bool in;
 
-	if (unlikely(DESC_FLAGS(d0) != DESC_IS(VIRTQ_DESC_F_NEXT) || desc_next(d0) >= n))
+	if (unlikely(DESC_FLAGS(d0) != VIRTQ_DESC_F_NEXT || desc_next(d0) >= n))
 		return false;
 	d1 = desc_load(&table[desc_next(d0)]);
-	if (unlikely((DESC_FLAGS(d1) & ~DESC_IS(VIRTQ_DESC_F_WRITE)) !=
-			     DESC_IS(VIRTQ_DESC_F_NEXT) ||
+	if (unlikely((DESC_FLAGS(d1) & ~(uint32_t)VIRTQ_DESC_F_WRITE) != VIRTQ_DESC_F_NEXT ||
 		     desc_next(d1) >= n))
 		return false;
 	d2 = desc_load(&table[desc_next(d1)]);
-	if (unlikely(DESC_FLAGS(d2) != DESC_IS(VIRTQ_DESC_F_WRITE)))
+	if (unlikely(DESC_FLAGS(d2) != VIRTQ_DESC_F_WRITE))
 		return false;
 	if (unlikely(!add_near(&vq->near, &iov[0], d0) || !add_near(&vq->near, &iov[1], d1) ||
 		     !add_near(&vq->near, &iov[2], d2)))
