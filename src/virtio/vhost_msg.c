@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* What a peer may take for the rest of a message, and for taking our reply. */
-#define MESSAGE_DEADLINE_MS 2000 /* shorter than a stop may take */
+#define MESSAGE_DEADLINE_MS 1000 /* shorter than a stop may take */
 /* The kernel passes at most SCM_MAX_FD fds at once: room for all, so that none is lost and all can
  * be closed. */
 #define SCM_FDS_MAX 253
