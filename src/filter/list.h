@@ -4,8 +4,8 @@
 
 #include "bdev/bdev.h"
 
-extern const struct bdev_driver delay_driver;
+extern const struct bdev_driver delay_driver, faulty_driver;
 
-#define FILTER_LIST &delay_driver
+#define FILTER_LIST &delay_driver, &faulty_driver
 
 #endif

@@ -21,7 +21,7 @@ static unsigned bucket_of(uint64_t value)
 }
 
 /* The middle of the values that share a bucket. */
-static uint64_t value_of(unsigned bucket)
+uint64_t hist_bucket_value(unsigned bucket)
 {
 	unsigned shift = bucket >> HIST_SUB_BITS;
 	uint64_t low;
@@ -54,7 +54,7 @@ uint64_t hist_percentile(const struct hist *h, double percent)
 	for (unsigned i = 0; i < HIST_BUCKETS; i++) {
 		seen += h->bucket[i];
 		if (seen >= want)
-			return MIN(MAX(value_of(i), h->min), h->max);
+			return MIN(MAX(hist_bucket_value(i), h->min), h->max);
 	}
 	return h->max;
 }
@@ -62,4 +62,14 @@ uint64_t hist_percentile(const struct hist *h, double percent)
 uint64_t hist_mean(const struct hist *h)
 {
 	return h->count ? h->sum / h->count : 0;
+}
+
+void hist_merge(struct hist *to, const struct hist *from)
+{
+	to->count += from->count;
+	to->sum += from->sum;
+	to->min = MIN(to->min, from->min);
+	to->max = MAX(to->max, from->max);
+	for (unsigned i = 0; i < HIST_BUCKETS; i++)
+		to->bucket[i] += from->bucket[i];
 }

@@ -1,0 +1,283 @@
+/*
+ * A job: one worker's requests to one target. The poller keeps the wanted number in flight;
+ * completions only put slots on a list.
+ *
+ * Time is not read per request, since that would cost more than a whole block layer: once per pass
+ * of the poller, for all that it submits, and once per batch, in the flush at the end of the turn,
+ * for all that has completed. A latency is thus exact to one turn, and both ends err to the long
+ * side.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bdev/registry.h"
+#include "cmd/perf.h"
+#include "mem/mem.h"
+#include "util/ticks.h"
+
+uint64_t perf_random(uint64_t *seed)
+{
+	/* xorshift64*: a few instructions, and good enough to spread I/O */
+	*seed ^= *seed >> 12;
+	*seed ^= *seed << 25;
+	*seed ^= *seed >> 27;
+	return *seed * UINT64_C(2685821657736338717);
+}
+
+/* --- the pass --- */
+
+static inline uint64_t next_offset(struct perf_job *j)
+{
+	uint64_t block;
+
+	if (j->random)
+		return (uint64_t)((unsigned __int128)perf_random(&j->seed) * j->blocks >> 64) *
+		       j->io_size;
+	block = j->next++;
+	if (j->next == j->blocks)
+		j->next = 0;
+	return block * j->io_size;
+}
+
+static inline bool next_is_read(struct perf_job *j)
+{
+	return j->read_share == UINT32_MAX ||
+	       (j->read_share && perf_random(&j->seed) >> 32 < j->read_share);
+}
+
+/* A target that has fallen behind the rate is owed one queue depth and no more. */
+static noinline void forgive(struct perf_job *j, uint64_t now)
+{
+	uint64_t most = j->interval * j->depth;
+
+	if (now > j->next_at + most)
+		j->next_at = now - most;
+}
+
+/* hot */
+static unsigned job_poll(struct poller *p)
+{
+	struct perf_job *j = container_of(p, struct perf_job, poller);
+	struct perf_slot *s;
+	unsigned n = 0;
+	uint64_t now;
+
+	if (!j->free || unlikely(j->stopping))
+		return 0;
+	now = ticks();
+	if (unlikely(j->interval))
+		forgive(j, now);
+	while ((s = j->free) && now >= j->next_at) {
+		j->free = s->next;
+		j->next_at += j->interval;
+		s->io.op = next_is_read(j) ? BDEV_READ : BDEV_WRITE;
+		s->io.iov = &s->iov[s->io.op];
+		s->io.offset = next_offset(j);
+		s->submitted = now;
+		n++;
+		bdev_submit(&s->io);
+	}
+	j->inflight += n;
+	return n;
+}
+
+static bool never_arms(struct poller *p)
+{
+	(void)p;
+	return false; /* a measurement polls */
+}
+
+static void no_disarm(struct poller *p)
+{
+	(void)p;
+}
+
+/* --- completions --- */
+
+/* hot */
+static void slot_done(struct task *t)
+{
+	struct perf_slot *s = container_of(t, struct perf_slot, io.task);
+	struct perf_job *j = s->job;
+
+	s->next = j->finished;
+	j->finished = s;
+	reactor_flush(&j->batch);
+}
+
+static noinline void slot_failed(struct perf_job *j, const struct perf_slot *s)
+{
+	if (j->error == 0)
+		j->error = s->io.status;
+}
+
+/* hot. All that has completed in this turn. */
+static void batch_over(struct task *t)
+{
+	struct perf_job *j = container_of(t, struct perf_job, batch);
+	struct perf_slot *s = j->finished, *next;
+	uint64_t now = ticks(), bytes = 0;
+	unsigned n = 0;
+
+	for (; s; s = next, n++) {
+		next = s->next;
+		hist_add(&j->latency, now - s->submitted);
+		bytes += s->io.len;
+		if (unlikely(s->io.status))
+			slot_failed(j, s);
+		s->next = j->free;
+		j->free = s;
+	}
+	j->finished = NULL;
+	j->inflight -= n;
+	j->bytes += bytes;
+	WRITE_ONCE(j->done, j->done + n);
+}
+
+/* What completes after the end of the measurement. */
+static void batch_over_uncounted(struct task *t)
+{
+	struct perf_job *j = container_of(t, struct perf_job, batch);
+
+	while (j->finished) {
+		struct perf_slot *s = j->finished;
+
+		j->finished = s->next;
+		if (unlikely(s->io.status))
+			slot_failed(j, s);
+		s->next = j->free;
+		j->free = s;
+		j->inflight--;
+	}
+}
+
+/* --- life --- */
+
+static struct perf_slot *slot_at(const struct perf_job *j, size_t i)
+{
+	return (struct perf_slot *)(void *)(j->slots + i * j->stride);
+}
+
+/* Devices that compress or look for zeroes must not have it easy. */
+static void fill_random(struct perf_job *j)
+{
+	uint64_t *words = (uint64_t *)(void *)j->data;
+
+	for (size_t i = 0; i < j->data_len / sizeof(*words); i++)
+		words[i] = perf_random(&j->seed);
+}
+
+static int alloc_slots(struct perf_job *j, struct err *e)
+{
+	const struct bdev *b = j->target->bdev;
+	void *data;
+	bool mixed;
+	int rc;
+
+	j->stride = ROUND_UP(sizeof(struct perf_slot) + b->ctx_size, CACHE_LINE);
+	j->slots = aligned_alloc(CACHE_LINE, j->stride * j->slots_n);
+	if (!j->slots)
+		return err_set(e, -ENOMEM, "Out of memory.");
+	memset(j->slots, 0, j->stride * j->slots_n);
+	/* Buffers to write from stay random only if nothing is read into them. */
+	mixed = !j->options->verify && j->read_share && j->read_share < UINT32_MAX;
+	j->data_len = j->buffer_len * j->slots_n * (mixed ? 2 : 1);
+	rc = dma_zalloc(j->data_len, 4096, &data, e);
+	if (rc)
+		return rc;
+	j->data = data;
+	for (size_t i = 0; i < j->slots_n; i++) {
+		struct perf_slot *s = slot_at(j, i);
+
+		s->job = j;
+		s->iov[BDEV_READ] = (struct iovec){ j->data + i * j->buffer_len, j->io_size };
+		s->iov[BDEV_WRITE] = s->iov[BDEV_READ];
+		if (mixed)
+			s->iov[BDEV_WRITE].iov_base = j->data + (j->slots_n + i) * j->buffer_len;
+		s->io.task.fn = slot_done;
+		s->io.q = j->q;
+		s->io.iov = s->iov;
+		s->io.iovcnt = 1;
+		s->io.len = j->options->verify ? 0 : j->io_size;
+	}
+	return 0;
+}
+
+int perf_job_open(struct perf_job *j, const struct perf_options *o, const struct perf_target *t,
+		  struct reactor *r, unsigned index, unsigned workers, struct err *e)
+{
+	int rc;
+
+	j->options = o;
+	j->target = t;
+	j->io_size = (uint32_t)o->io_size;
+	j->buffer_len = o->verify ? perf_verify_max(o, t->bdev) : j->io_size;
+	j->blocks = t->span / j->io_size;
+	j->next = j->blocks / workers * index; /* sequential jobs go round apart from each other */
+	j->random = o->random;
+	j->read_share = (uint32_t)((uint64_t)UINT32_MAX * o->read_percent / 100);
+	j->interval = o->rate ? ticks_hz() * workers / o->rate : 0;
+	j->seed = UINT64_C(0x9e3779b97f4a7c15) * (index + 1) ^ ticks() << 1;
+	for (unsigned i = 0; i < o->depths.n; i++)
+		j->slots_n = MAX(j->slots_n, o->depths.v[i]);
+	rc = bdev_queue_open(t->bdev, r, &j->q, e);
+	if (rc == 0)
+		rc = alloc_slots(j, e);
+	if (rc == 0 && o->verify)
+		rc = perf_verify_open(j, index, workers, e);
+	if (rc == 0 && o->read_percent < 100)
+		fill_random(j);
+	return rc;
+}
+
+void perf_job_close(struct perf_job *j)
+{
+	perf_verify_close(j);
+	if (j->data)
+		dma_free(j->data, j->data_len);
+	free(j->slots);
+	if (j->q)
+		bdev_queue_close(j->q);
+}
+
+void perf_job_measure(struct perf_job *j)
+{
+	hist_reset(&j->latency);
+	j->bytes = 0;
+	j->warm = j->done;
+}
+
+void perf_job_start(struct perf_job *j, uint32_t depth)
+{
+	j->depth = depth;
+	j->free = NULL;
+	for (size_t i = depth; i > 0; i--) {
+		slot_at(j, i - 1)->next = j->free;
+		j->free = slot_at(j, i - 1);
+	}
+	j->stopping = false;
+	j->next_at = j->interval ? ticks() : 0;
+	j->batch.fn = batch_over;
+	perf_job_measure(j);
+	if (j->verify)
+		perf_verify_start(j);
+	j->poller = (struct poller){
+		.fn = j->verify ? perf_verify_poll : job_poll,
+		.arm = never_arms,
+		.disarm = no_disarm,
+	};
+	poller_add(&j->poller);
+}
+
+void perf_job_end(struct perf_job *j, uint64_t took)
+{
+	j->took = took;
+	j->stopping = true;
+	j->batch.fn = batch_over_uncounted;
+}
+
+void perf_job_stop(struct perf_job *j)
+{
+	poller_del(&j->poller);
+}
