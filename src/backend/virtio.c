@@ -334,6 +334,7 @@ static int take_config(struct virtio_bdev *v, struct err *e)
 	b->size = (capacity << VIRTIO_BLK_SECTOR_SHIFT) / block * block;
 	b->readonly = f & FEATURE(VIRTIO_BLK_F_RO);
 	b->ctx_size = sizeof(struct virtio_io);
+	b->shared_buffers = true;
 	b->limits = (struct bdev_limits){
 		.max_len = VIRTIO_MAX_LEN,
 		.max_iov =

@@ -82,7 +82,8 @@ struct bdev {
 	uint32_t physical_block_size;
 	uint32_t ctx_size; /* room a request needs behind struct bdev_io */
 	bool readonly;
-	bool page_cache; /* I/O goes through the kernel's page cache, for want of O_DIRECT */
+	bool page_cache;     /* I/O goes through the kernel's page cache, for want of O_DIRECT */
+	bool shared_buffers; /* copies what is not in memory of dma_zalloc_shared() */
 	struct bdev_limits limits;
 
 	/* The registry's. Guarded by its lock. */

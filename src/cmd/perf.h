@@ -94,13 +94,18 @@ struct perf_job {
 	uint32_t depth;
 	uint64_t took; /* ticks that were measured */
 	char *slots, *data;
+	char *shared; /* perf_job_room() bytes to be data, or NULL: it makes its own */
 	size_t stride, buffer_len, slots_n, data_len;
 };
 
-/* On the worker's thread. index of workers: which part of the target is its own. */
+/* Bytes of buffers that a job needs, in whole pages. Any thread. */
+size_t perf_job_room(const struct perf_options *o, const struct perf_target *t);
+
+/* On the worker's thread, with j->shared set and the rest zeroed. index of workers: which part of
+ * the target is its own. */
 int perf_job_open(struct perf_job *j, const struct perf_options *o, const struct perf_target *t,
 		  struct reactor *r, unsigned index, unsigned workers, struct err *e);
-void perf_job_close(struct perf_job *j); /* also after a failed open of a zeroed job */
+void perf_job_close(struct perf_job *j); /* also after a failed open */
 void perf_job_start(struct perf_job *j, uint32_t depth);
 void perf_job_measure(struct perf_job *j);	      /* the warm-up is over: count from here */
 void perf_job_end(struct perf_job *j, uint64_t took); /* submit no more, count no more */

@@ -168,32 +168,66 @@ static void fill_random(struct perf_job *j)
 		words[i] = perf_random(&j->seed);
 }
 
+/* Buffers to write from stay random only if nothing is read into them. */
+static bool needs_both(const struct perf_options *o)
+{
+	return !o->verify && o->read_percent > 0 && o->read_percent < 100;
+}
+
+static size_t buffer_len(const struct perf_options *o, const struct perf_target *t)
+{
+	return o->verify ? perf_verify_max(o, t->bdev) : o->io_size;
+}
+
+static size_t most_slots(const struct perf_options *o)
+{
+	size_t most = 0;
+
+	for (unsigned i = 0; i < o->depths.n; i++)
+		most = MAX(most, o->depths.v[i]);
+	return most;
+}
+
+size_t perf_job_room(const struct perf_options *o, const struct perf_target *t)
+{
+	return ROUND_UP(buffer_len(o, t) * most_slots(o) * (needs_both(o) ? 2 : 1), (size_t)4096);
+}
+
+/* Touched here, by the thread that uses them. */
+static int alloc_buffers(struct perf_job *j, struct err *e)
+{
+	void *data;
+	int rc;
+
+	j->data_len = perf_job_room(j->options, j->target);
+	if (j->shared) {
+		j->data = j->shared;
+		memset(j->data, 0, j->data_len);
+		return 0;
+	}
+	rc = dma_zalloc(j->data_len, 4096, &data, e);
+	if (rc == 0)
+		j->data = data;
+	return rc;
+}
+
 static int alloc_slots(struct perf_job *j, struct err *e)
 {
 	const struct bdev *b = j->target->bdev;
-	void *data;
-	bool mixed;
-	int rc;
+	bool both = needs_both(j->options);
 
 	j->stride = ROUND_UP(sizeof(struct perf_slot) + b->ctx_size, CACHE_LINE);
 	j->slots = aligned_alloc(CACHE_LINE, j->stride * j->slots_n);
 	if (!j->slots)
 		return err_set(e, -ENOMEM, "Out of memory.");
 	memset(j->slots, 0, j->stride * j->slots_n);
-	/* Buffers to write from stay random only if nothing is read into them. */
-	mixed = !j->options->verify && j->read_share && j->read_share < UINT32_MAX;
-	j->data_len = j->buffer_len * j->slots_n * (mixed ? 2 : 1);
-	rc = dma_zalloc(j->data_len, 4096, &data, e);
-	if (rc)
-		return rc;
-	j->data = data;
 	for (size_t i = 0; i < j->slots_n; i++) {
 		struct perf_slot *s = slot_at(j, i);
 
 		s->job = j;
 		s->iov[BDEV_READ] = (struct iovec){ j->data + i * j->buffer_len, j->io_size };
 		s->iov[BDEV_WRITE] = s->iov[BDEV_READ];
-		if (mixed)
+		if (both)
 			s->iov[BDEV_WRITE].iov_base = j->data + (j->slots_n + i) * j->buffer_len;
 		s->io.task.fn = slot_done;
 		s->io.q = j->q;
@@ -212,16 +246,17 @@ int perf_job_open(struct perf_job *j, const struct perf_options *o, const struct
 	j->options = o;
 	j->target = t;
 	j->io_size = (uint32_t)o->io_size;
-	j->buffer_len = o->verify ? perf_verify_max(o, t->bdev) : j->io_size;
+	j->buffer_len = buffer_len(o, t);
+	j->slots_n = most_slots(o);
 	j->blocks = t->span / j->io_size;
 	j->next = j->blocks / workers * index; /* sequential jobs go round apart from each other */
 	j->random = o->random;
 	j->read_share = (uint32_t)((uint64_t)UINT32_MAX * o->read_percent / 100);
 	j->interval = o->rate ? ticks_hz() * workers / o->rate : 0;
 	j->seed = UINT64_C(0x9e3779b97f4a7c15) * (index + 1) ^ ticks() << 1;
-	for (unsigned i = 0; i < o->depths.n; i++)
-		j->slots_n = MAX(j->slots_n, o->depths.v[i]);
 	rc = bdev_queue_open(t->bdev, r, &j->q, e);
+	if (rc == 0)
+		rc = alloc_buffers(j, e);
 	if (rc == 0)
 		rc = alloc_slots(j, e);
 	if (rc == 0 && o->verify)
@@ -234,7 +269,7 @@ int perf_job_open(struct perf_job *j, const struct perf_options *o, const struct
 void perf_job_close(struct perf_job *j)
 {
 	perf_verify_close(j);
-	if (j->data)
+	if (j->data && !j->shared)
 		dma_free(j->data, j->data_len);
 	free(j->slots);
 	if (j->q)

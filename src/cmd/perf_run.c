@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cmd/perf.h"
+#include "mem/mem.h"
 #include "util/ticks.h"
 
 _Atomic bool perf_interrupted;
@@ -38,6 +39,7 @@ struct perf_run {
 	const struct perf_target *targets;
 	unsigned workers_n;
 	struct worker_part *workers;
+	void *shared; /* all jobs' buffers for targets that want them so; NULL: there is none */
 	clockid_t daemon_clock;
 	struct cpu_time begin, end; /* worker 0's, around what it measured */
 	_Atomic bool abort;	    /* something failed: the row ends */
@@ -359,11 +361,48 @@ int perf_run_row(struct perf_run *run, uint32_t depth, struct perf_result *r, st
 	return collect(run, r, e);
 }
 
+/* Of one worker. */
+static size_t shared_room(const struct perf_run *run)
+{
+	size_t room = 0;
+
+	for (unsigned t = 0; t < run->o->targets_n; t++)
+		if (run->targets[t].bdev->shared_buffers)
+			room += perf_job_room(run->o, &run->targets[t]);
+	return room;
+}
+
+/* One piece, before the first queue is opened: a driver shares what is there by then. */
+static int alloc_shared(struct perf_run *run, struct err *e)
+{
+	size_t room = shared_room(run);
+
+	return room ? dma_zalloc_shared(room * run->workers_n, false, &run->shared, e) : 0;
+}
+
+static void deal_shared(struct worker_part *w)
+{
+	const struct perf_run *run = w->run;
+	char *next = run->shared;
+
+	if (!next)
+		return;
+	next += w->index * shared_room(run);
+	for (unsigned t = 0; t < run->o->targets_n; t++) {
+		if (!run->targets[t].bdev->shared_buffers)
+			continue;
+		w->jobs[t].shared = next;
+		next += perf_job_room(run->o, &run->targets[t]);
+	}
+}
+
 static int start_workers(struct perf_run *run, struct err *e)
 {
 	const struct perf_options *o = run->o;
-	int cpu = -1, rc;
+	int cpu = -1, rc = alloc_shared(run, e);
 
+	if (rc)
+		return rc;
 	run->busy = run->workers_n;
 	for (unsigned i = 0; i < run->workers_n; i++) {
 		struct worker_part *w = &run->workers[i];
@@ -378,6 +417,7 @@ static int start_workers(struct perf_run *run, struct err *e)
 		if (!w->jobs)
 			return err_set(e, -ENOMEM, "Out of memory.");
 		memset(w->jobs, 0, o->targets_n * sizeof(*w->jobs));
+		deal_shared(w);
 		rc = pthread_create(&w->thread, NULL, worker_main, w);
 		if (rc)
 			return err_set(e, -rc, "Cannot start a thread: %s.", err_words(rc));
@@ -445,6 +485,7 @@ void perf_run_close(struct perf_run *run)
 		if (run->workers[i].reactor)
 			reactor_destroy(run->workers[i].reactor);
 	free(run->workers);
+	dma_free_shared(run->shared);
 	pthread_cond_destroy(&run->changed);
 	pthread_mutex_destroy(&run->lock);
 	free(run);

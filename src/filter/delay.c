@@ -141,6 +141,7 @@ static int delay_create(const void *args, struct bdev **out, struct err *e)
 	d->bdev.physical_block_size = d->base->physical_block_size;
 	d->bdev.readonly = d->base->readonly;
 	d->bdev.page_cache = d->base->page_cache;
+	d->bdev.shared_buffers = d->base->shared_buffers;
 	d->bdev.limits = d->base->limits;
 	/* The base fits what it is given; only what changes its meaning below is kept. */
 	d->bdev.limits.buf_align = 1;

@@ -258,6 +258,7 @@ static int faulty_create(const void *args, struct bdev **out, struct err *e)
 	f->bdev.physical_block_size = f->base->physical_block_size;
 	f->bdev.readonly = f->base->readonly;
 	f->bdev.page_cache = f->base->page_cache;
+	f->bdev.shared_buffers = f->base->shared_buffers;
 	f->bdev.limits = f->base->limits;
 	/* Whole writes are wanted here, not pieces; the base fits what it is given. */
 	f->bdev.limits.max_len = UINT32_MAX;

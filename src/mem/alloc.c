@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "mem/internal.h"
 #include "mem/mem.h"
 #include "util/compiler.h"
 
@@ -29,6 +30,17 @@ static size_t available(void)
 	if (f)
 		fclose(f);
 	return kib * 1024;
+}
+
+int mem_check_available(size_t len, struct err *e)
+{
+	size_t have = available();
+
+	if (len <= have)
+		return 0;
+	return err_set(e, -ENOMEM,
+		       "%zu MiB of memory are needed, but the machine has only %zu MiB available.",
+		       len >> 20, have >> 20);
 }
 
 /* Rounded up to whole hugepages for anything large, so that length and kind of mapping follow from
@@ -67,20 +79,18 @@ static void *map_ordinary(size_t len)
 
 int dma_zalloc(size_t len, size_t align, void **out, struct err *e)
 {
-	size_t size = mapped_len(len), have;
+	size_t size = mapped_len(len);
 	void *p = NULL;
+	int rc;
 
 	if (align > HUGE_SIZE || (align > (size_t)sysconf(_SC_PAGESIZE) && size < HUGE_SIZE))
 		return err_set(e, -EINVAL, "Memory aligned to %zu bytes is not to be had.", align);
 	if (size >= HUGE_SIZE)
 		p = map_huge(size);
 	if (!p) {
-		have = available();
-		if (size > have)
-			return err_set(
-				e, -ENOMEM,
-				"%zu MiB of memory are needed, but the machine has only %zu MiB available.",
-				size >> 20, have >> 20);
+		rc = mem_check_available(size, e);
+		if (rc)
+			return rc;
 		p = map_ordinary(size);
 		if (p && madvise(p, size, MADV_POPULATE_WRITE) < 0 && errno != EINVAL) {
 			munmap(p, size);

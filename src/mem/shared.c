@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "mem/internal.h"
 #include "mem/mem.h"
 #include "util/compiler.h"
 #include "util/list.h"
@@ -38,24 +39,11 @@ static void *map_fd(int fd, size_t len, bool populate)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-/* On hugepages if there are enough, else on ordinary ones. */
-static int map_block(struct dma_shared *r, bool populate)
+static int map_block(struct dma_shared *r, size_t len, unsigned flags, bool populate)
 {
-	if (r->len >= HUGE_SIZE) {
-		size_t len = ROUND_UP(r->len, HUGE_SIZE);
-
-		r->fd = make_fd(len, MFD_HUGETLB);
-		r->base = r->fd >= 0 ? map_fd(r->fd, len, populate) : NULL;
-		if (r->base) {
-			r->len = len;
-			return 0;
-		}
-		if (r->fd >= 0)
-			close(r->fd);
-	}
-	r->len = ROUND_UP(r->len, (size_t)sysconf(_SC_PAGESIZE));
-	r->fd = make_fd(r->len, 0);
-	r->base = r->fd >= 0 ? map_fd(r->fd, r->len, populate) : NULL;
+	r->len = len;
+	r->fd = make_fd(len, flags);
+	r->base = r->fd >= 0 ? map_fd(r->fd, len, populate) : NULL;
 	if (r->base)
 		return 0;
 	if (r->fd >= 0)
@@ -63,18 +51,31 @@ static int map_block(struct dma_shared *r, bool populate)
 	return -ENOMEM;
 }
 
+/* On hugepages if there are enough, else on ordinary ones. */
+static int map_any(struct dma_shared *r, size_t len, bool populate, struct err *e)
+{
+	int rc;
+
+	if (len >= HUGE_SIZE && map_block(r, ROUND_UP(len, HUGE_SIZE), MFD_HUGETLB, populate) == 0)
+		return 0;
+	rc = mem_check_available(len, e);
+	if (rc)
+		return rc;
+	rc = map_block(r, ROUND_UP(len, (size_t)sysconf(_SC_PAGESIZE)), 0, populate);
+	return rc ? err_set(e, rc, "Out of memory for %zu MiB that can be shared.", len >> 20) : 0;
+}
+
 int dma_zalloc_shared(size_t len, bool populate, void **out, struct err *e)
 {
 	struct block *b = calloc(1, sizeof(*b));
-	int rc = b ? 0 : -ENOMEM;
+	int rc;
 
-	if (rc == 0) {
-		b->range.len = len;
-		rc = map_block(&b->range, populate);
-	}
+	if (!b)
+		return err_set(e, -ENOMEM, "Out of memory.");
+	rc = map_any(&b->range, len, populate, e);
 	if (rc) {
 		free(b);
-		return err_set(e, rc, "Out of memory for %zu MiB that can be shared.", len >> 20);
+		return rc;
 	}
 	pthread_mutex_lock(&mutex);
 	list_add_tail(&blocks, &b->node);
