@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,16 @@ static void usage(FILE *out)
 	fprintf(out, "\n`riffle COMMAND --help` and riffle(1) say more.\n");
 }
 
+/* An answer that did not arrive - a saved configuration on a full disk - is a failure. */
+static int finish(int status)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return status;
+	fprintf(stderr, "riffle: the output is not complete: %s.\n",
+		errno ? strerror(errno) : "writing failed");
+	return status == EXIT_OK ? EXIT_ERROR : status;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 2) {
@@ -57,11 +68,11 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
 	    strcmp(argv[1], "help") == 0) {
 		usage(stdout);
-		return EXIT_OK;
+		return finish(EXIT_OK);
 	}
 	if (strcmp(argv[1], "--version") == 0) {
 		printf("riffle %s\n", RIFFLE_VERSION);
-		return EXIT_OK;
+		return finish(EXIT_OK);
 	}
 	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
 		static char name[32]; /* how getopt calls us */
@@ -70,7 +81,7 @@ int main(int argc, char **argv)
 			continue;
 		snprintf(name, sizeof(name), "riffle %s", commands[i].name);
 		argv[1] = name;
-		return commands[i].main(argc - 1, argv + 1);
+		return finish(commands[i].main(argc - 1, argv + 1));
 	}
 	fprintf(stderr, "riffle: there is no command '%s'.\n", argv[1]);
 	usage(stderr);

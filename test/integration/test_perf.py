@@ -248,6 +248,14 @@ def test_a_busy_file():
             assert file.read() == bytes(MIB), "it was written to"
 
 
+def test_output_on_a_full_disk():
+    """What could not be printed is not a success; /dev/full is a full disk."""
+    for words in (["--version"], ["perf", "--help"], ["perf", "-t", "1", "--json", "null:"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([RIFFLE, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+        assert done.returncode == 1 and "No space left on device" in done.stderr, f"{words}: {done}"
+
+
 def test_wrong_command_lines():
     one_sentence(perf(), 2, "Name a target")
     one_sentence(perf("-q", "1", "null:", "-q", "8", "malloc:size=1M"), 2, "null:", "malloc:size=1M", "depth 1", "depth 8",
