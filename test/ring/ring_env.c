@@ -219,9 +219,7 @@ static void report_memory(struct ring_env *env)
 	tap_diag("RSS %ld KiB at the start, %ld KiB at the end; bystander served %llu times",
 		 env->rss_kib, rss, (unsigned long long)env->bystander.rounds);
 	snprintf(name, sizeof(name), "memory of the daemon back to its start%s", env->label);
-	if (env->sanitized)
-		tap_skip(name, "built with a sanitizer");
-	else
+	if (!env->sanitized) /* it keeps freed memory */
 		tap_result(rss > 0 && rss < env->rss_kib + RSS_SLACK_KIB, name);
 }
 
@@ -231,13 +229,13 @@ static void report_sanitizer(struct ring_env *env)
 	bool loud = daemon_log_has(&env->daemon, "runtime error:");
 	char name[128];
 
+	if (!env->sanitized)
+		return;
+
 	snprintf(name, sizeof(name), "the sanitizers have nothing to say%s", env->label);
 	if (loud)
 		daemon_show_log(&env->daemon);
-	if (!env->sanitized)
-		tap_skip(name, "built without");
-	else
-		tap_result(!loud, name);
+	tap_result(!loud, name);
 }
 
 void ring_env_stop(struct ring_env *env, bool report)
