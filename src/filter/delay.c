@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "bdev/registry.h"
+#include "filter/base.h"
 #include "filter/list.h"
 #include "util/ticks.h"
 
@@ -136,16 +137,7 @@ static int delay_create(const void *args, struct bdev **out, struct err *e)
 		free(d);
 		return rc;
 	}
-	d->bdev.size = d->base->size;
-	d->bdev.block_size = d->base->block_size;
-	d->bdev.physical_block_size = d->base->physical_block_size;
-	d->bdev.readonly = d->base->readonly;
-	d->bdev.page_cache = d->base->page_cache;
-	d->bdev.shared_buffers = d->base->shared_buffers;
-	d->bdev.limits = d->base->limits;
-	/* The base fits what it is given; only what changes its meaning below is kept. */
-	d->bdev.limits.buf_align = 1;
-	d->bdev.ctx_size = (uint32_t)sizeof(struct delay_io) + d->base->ctx_size;
+	filter_take_over(&d->bdev, d->base, sizeof(struct delay_io));
 	d->ticks[0][0] = ticks_from_us(a->avg_read_latency);
 	d->ticks[0][1] = ticks_from_us(a->p99_read_latency);
 	d->ticks[1][0] = ticks_from_us(a->avg_write_latency);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "bdev/registry.h"
+#include "filter/base.h"
 #include "filter/list.h"
 #include "util/iov.h"
 
@@ -253,18 +254,10 @@ static int faulty_create(const void *args, struct bdev **out, struct err *e)
 		free(f);
 		return rc;
 	}
-	f->bdev.size = f->base->size;
-	f->bdev.block_size = f->base->block_size;
-	f->bdev.physical_block_size = f->base->physical_block_size;
-	f->bdev.readonly = f->base->readonly;
-	f->bdev.page_cache = f->base->page_cache;
-	f->bdev.shared_buffers = f->base->shared_buffers;
-	f->bdev.limits = f->base->limits;
+	filter_take_over(&f->bdev, f->base, sizeof(struct faulty_io));
 	/* Whole writes are wanted here, not pieces; the base fits what it is given. */
 	f->bdev.limits.max_len = UINT32_MAX;
 	f->bdev.limits.max_iov = UINT16_MAX;
-	f->bdev.limits.buf_align = 1;
-	f->bdev.ctx_size = (uint32_t)sizeof(struct faulty_io) + f->base->ctx_size;
 	*out = &f->bdev;
 	return 0;
 }

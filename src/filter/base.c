@@ -1,0 +1,14 @@
+#include "filter/base.h"
+
+void filter_take_over(struct bdev *b, const struct bdev *base, size_t own)
+{
+	b->size = base->size;
+	b->block_size = base->block_size;
+	b->physical_block_size = base->physical_block_size;
+	b->readonly = base->readonly;
+	b->page_cache = base->page_cache;
+	b->shared_buffers = base->shared_buffers;
+	b->limits = base->limits;
+	b->limits.buf_align = 1;
+	b->ctx_size = (uint32_t)own + base->ctx_size;
+}
