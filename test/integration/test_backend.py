@@ -3,6 +3,7 @@
 import ctypes
 import os
 import random
+import resource
 import signal
 import struct
 import threading
@@ -431,3 +432,22 @@ def scattered(guest, kind, offset, parts, data=None):
     ring.wait(request)
     assert request.status() == vu.OK, f"status {request.status()}"
     return b"".join(guest.memory.read(gpa, size) for gpa, size in places)
+
+
+def test_back_174_until_nothing_is_left():
+    """Disks until the process has no file descriptor left: an error in words, and all goes on when some are deleted."""
+    with Daemon(limits={resource.RLIMIT_NOFILE: (160, 160)}) as daemon:
+        path, made = make_file(daemon, MIB), 0
+        client = daemon.rpc_client()
+        try:
+            while made < 400:
+                client.call("bdev_aio_create", {"name": f"d{made}", "filename": path, "block_size": 512, "readonly": True})
+                made += 1
+        except RpcError as error:
+            assert error.code in (-11, -12, -24) and "file" in str(error), f"{error}"
+        assert 50 < made < 400, f"{made} disks"
+        for i in range(made):
+            client.call("bdev_aio_delete", {"name": f"d{i}"})
+        client.close()
+        with Guest(file_disk(daemon, "aio", path)) as guest:
+            guest.ring.check()

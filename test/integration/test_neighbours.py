@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import random
 import signal
 import socket
 import struct
@@ -151,3 +152,22 @@ def test_a_new_call_fd_hears_at_once():
         else:
             raise AssertionError("no interrupt on the new fd")
         os.close(fd)
+
+
+def test_reads_into_its_own_rings():
+    """The disk's contents, which the guest chose, become its descriptors and indices: nobody else notices."""
+    with Daemon(mask="0x1") as daemon, bystander(daemon) as other:
+        path = daemon.malloc_disk()
+        with daemon.no_leak(maps=4):
+            for seed in range(40):
+                with Guest(path) as guest:
+                    ring, dice = guest.ring, random.Random(seed)
+                    ring.write(0, dice.randbytes(4096))
+                    part = dice.choice((ring.desc, ring.avail, ring.used))
+                    request = ring.prepare(vu.IN, dice.randrange(8), length=512)
+                    ring.set_desc(request.head + 1, part + 2 * dice.randrange(8), 512, vu.NEXT | vu.WRITE, request.head + 2)
+                    ring.publish([request.head] * dice.choice((1, 2, 9)))
+                    ring.kick()
+                    other.ring.check()
+        with Guest(path) as guest:
+            guest.ring.check()
