@@ -193,6 +193,29 @@ class Qsd:
         end(self.process)
 
 
+class Qmp:
+    """QEMU's control socket."""
+
+    def __init__(self, path):
+        wait_until(lambda: answers(path), 20, "QEMU answers on its control socket")
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(30)
+        self.socket.connect(str(path))
+        self.file = self.socket.makefile("rw")
+        self.file.readline()                        # the greeting
+        self("qmp_capabilities")
+
+    def __call__(self, command, **arguments):
+        self.file.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+        self.file.flush()
+        while True:                                 # past events
+            answer = json.loads(self.file.readline())
+            if "error" in answer:
+                raise Failed(f"{command}: {answer['error']['desc']}")
+            if "return" in answer:
+                return answer["return"]
+
+
 # ---- guests ---------------------------------------------------------------------------------------------------------
 
 @dataclass
@@ -239,8 +262,8 @@ class Test:
                      + (f",{disk.device}" if disk.device else "")]
         return args
 
-    def start_guest(self, guest):
-        """Start vm; the listening socket for the control port."""
+    def start_guest(self, guest, *more):
+        """Start vm, with more arguments for QEMU; the listening socket for the control port."""
         path = self.folder / "control"
         listener = self.stack.enter_context(socket.socket(socket.AF_UNIX))
         path.unlink(missing_ok=True)
@@ -248,7 +271,7 @@ class Test:
         listener.listen(1)
         job = [HERE / guest.job[0], *guest.job[1:]] if guest.job else []
         command = [VM, guest.command, "-t", guest.timeout, "-c", path, "-f", HERE / "blk.sh", *guest.options,
-                   *job, "--", *self.qemu_args()]
+                   *job, "--", *self.qemu_args(), *more]
         with open(self.console, "a") as console:
             vm = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=console,
                                   stderr=console, start_new_session=True)
@@ -257,7 +280,9 @@ class Test:
 
     def run_guest(self, guest):
         """Run a guest to its end; Failed unless all of its checks passed and it ended with 0."""
-        vm, listener = self.start_guest(guest)
+        self.see_to_its_end(guest, *self.start_guest(guest))
+
+    def see_to_its_end(self, guest, vm, listener):
         listener.settimeout(0.5)
         control = None
         while not control and vm.poll() is None:
