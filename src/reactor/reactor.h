@@ -38,12 +38,12 @@ struct task {
 enum poller_state { POLLER_STOPPED, POLLER_POLLED, POLLER_ARMED };
 
 struct poller {
+	struct list node;
 	unsigned (*fn)(struct poller *p); /* how many items it moved; 0: idle */
 	bool (*arm)(
 		struct poller *p); /* ask to be woken; false: work came meanwhile, stay polled */
 	void (*disarm)(struct poller *p); /* the wake-up is no longer needed */
-	struct list node;
-	uint64_t last_busy; /* ticks */
+	uint64_t last_busy;		  /* ticks */
 	enum poller_state state;
 };
 
