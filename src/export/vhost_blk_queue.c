@@ -96,7 +96,7 @@ static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *d
 		       struct virtq *vq, int kick_fd, struct reactor *r, bool write_through)
 {
 	q->poller = (struct poller){
-		.fn = vhost_blk_poll,
+		.fn = vq->resubmitting ? vhost_blk_resubmit : vhost_blk_poll,
 		.arm = vhost_blk_arm,
 		.disarm = vhost_blk_disarm,
 	};
@@ -111,6 +111,7 @@ static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *d
 		struct vhost_blk_req *req = vhost_blk_req_at(q, (uint16_t)i);
 
 		req->q = q;
+		req->head = (uint16_t)i;
 		req->io.q = q->bq;
 		req->io.task.fn = vhost_blk_done;
 	}

@@ -90,7 +90,7 @@ int virtq_map(struct virtq *vq, const struct virtq_setup *s, const struct guest_
 	vq->avail = avail;
 	vq->used = used;
 	vq->mem = mem;
-	vq->use = &mem->use[s->index].inflight;
+	vq->use = &mem->use[s->index];
 	vq->near = (struct virtq_span){ 0 };
 	return 0;
 }
@@ -124,21 +124,27 @@ void virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inf
 		WRITE_ONCE(*avail_event(vq), to_le16(vq->last_avail));
 }
 
+static void stop_taking(struct virtq *vq)
+{
+	vq->broken = true;
+	vq->resubmitting = false;
+	vq->avail_idx = vq->last_avail;
+}
+
 void virtq_abandon(struct virtq *vq, void *scratch)
 {
 	vq->used = scratch;
 	vq->inflight = NULL;
 	vq->log = NULL;
 	vq->call_fd = -1;
-	vq->broken = true; /* nothing more is taken */
-	vq->resubmitting = false;
+	stop_taking(vq);
 }
 
 void virtq_break(struct virtq *vq, const char *why)
 {
 	if (vq->broken)
 		return;
-	vq->broken = true;
+	stop_taking(vq);
 	log_error("%s: ring %u is broken: %s; it stays stopped until the driver sets it up again",
 		  vq->name ? vq->name : "virtq", vq->index, why);
 	if (vq->err_fd >= 0)
@@ -174,12 +180,12 @@ static noinline void log_used(struct virtq *vq, uint16_t old)
 }
 
 /* hot: once per turn and ring */
-void virtq_flush(struct virtq *vq)
+unsigned virtq_flush(struct virtq *vq)
 {
-	uint16_t old = vq->published;
+	uint16_t old = vq->published, n = (uint16_t)(vq->used_idx - old);
 
-	if (old == vq->used_idx)
-		return;
+	if (n == 0)
+		return 0;
 	/* the entries must be visible before the index that covers them */
 	store_release(&vq->used->idx, to_le16(vq->used_idx));
 	vq->published = vq->used_idx;
@@ -187,11 +193,12 @@ void virtq_flush(struct virtq *vq)
 		inflight_publish(vq->inflight, vq->pushed, vq->mask, old, vq->used_idx);
 	if (unlikely(vq->log))
 		log_used(vq, old);
-	WRITE_ONCE(vq->requests, vq->requests + (uint16_t)(vq->used_idx - old));
+	WRITE_ONCE(vq->requests, vq->requests + n);
 	if (wants_interrupt(vq, old) && vq->call_fd >= 0) {
 		WRITE_ONCE(vq->calls, vq->calls + 1);
 		uring_signal(vq->reactor, vq->call_fd);
 	}
+	return n;
 }
 
 bool virtq_looks_unshared(const struct virtq *vq)

@@ -40,8 +40,11 @@ struct virtq_chain {
 /* A copy of the region that was used last: most addresses of a guest lie in one. */
 struct virtq_span {
 	uint64_t gpa, size;
+	uint64_t inner; /* at offsets below it VIRTQ_SMALL bytes lie together */
 	char *host;
 };
+
+#define VIRTQ_SMALL 64
 
 struct virtq {
 	/* hot, ours alone */
@@ -49,7 +52,7 @@ struct virtq {
 	struct virtq_avail *avail;
 	struct virtq_used *used;
 	const struct guest_mem *mem;
-	uint32_t *use; /* requests that hold mem */
+	struct guest_mem_use *use; /* counts the requests that hold mem */
 	struct virtq_span near;
 	uint8_t *busy; /* per head: popped and not pushed yet */
 	struct iovec *iov;
@@ -108,11 +111,15 @@ void virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inf
  * signalled once). */
 int virtq_pop(struct virtq *vq, struct virtq_chain *c);
 
-/* hot. May virtq_pop() find something? One load of the driver's line, and no call, for rings that
- * are idle. */
+/* Host address of [gpa, gpa + len) when it lies in one region, which does not become the near one;
+ * else NULL. */
+char *virtq_far(const struct virtq *vq, uint64_t gpa, uint64_t len);
+
+/* hot. May virtq_pop() find something in the ring? One load of the driver's line, and no call, for
+ * rings that are idle. */
 static inline bool virtq_has_work(const struct virtq *vq)
 {
-	return from_le16(READ_ONCE(vq->avail->idx)) != vq->last_avail || unlikely(vq->resubmitting);
+	return from_le16(READ_ONCE(vq->avail->idx)) != vq->last_avail;
 }
 
 /* hot. Stage the end of a chain: written is what the driver may rely on in its writable part. */
@@ -131,8 +138,8 @@ static inline void virtq_push(struct virtq *vq, uint16_t head, uint32_t written)
 	vq->used_idx++;
 }
 
-/* Publish what was staged; at most one interrupt. */
-void virtq_flush(struct virtq *vq);
+/* Publish what was staged; at most one interrupt. Returns how many chains that were. */
+unsigned virtq_flush(struct virtq *vq);
 
 /*
  * For a kick that was not expected: true when the driver kicks and kicks, and has never made
