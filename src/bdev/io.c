@@ -101,11 +101,13 @@ static inline void count(struct bdev_op_stats *s, uint32_t len, uint64_t took)
 {
 	counter_add(&s->ops, 1);
 	counter_add(&s->bytes, len);
-	if (took) { /* what completes in the turn that it began in took nothing */
-		counter_add(&s->ticks, took);
-		if (unlikely(took > s->max_ticks))
-			WRITE_ONCE(s->max_ticks, took);
+	if (took == 0) { /* it completes in the turn that it began in */
+		WRITE_ONCE(s->min_ticks, 0);
+		return;
 	}
+	counter_add(&s->ticks, took);
+	if (unlikely(took > s->max_ticks))
+		WRITE_ONCE(s->max_ticks, took);
 	if (unlikely(took < s->min_ticks))
 		WRITE_ONCE(s->min_ticks, took);
 }
@@ -124,13 +126,14 @@ static noinline void end_oddly(struct bdev_io *io)
 void bdev_io_end(struct bdev_io *io, int status)
 {
 	struct bdev_queue *q = io->q;
+	struct turn *turn = this_turn;
 
 	io->status = status;
 	if (unlikely(status || io->flags & BDEV_PIECE)) {
 		end_oddly(io);
 		return;
 	}
-	count(&q->stats.op[io->op], io->len, reactor_now() - io->start);
+	count(&q->stats.op[io->op], io->len, turn->now - io->start);
 	q->inflight--;
-	reactor_soon(&io->task);
+	turn_soon(turn, &io->task);
 }

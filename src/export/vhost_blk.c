@@ -38,16 +38,19 @@ static noinline void log_written(const struct vhost_blk_req *req, uint8_t status
 	virtq_log_iov(vq, req->use->mem, &byte, 1, 1);
 }
 
-/* hot. Give the head back with used.len written. */
-static inline void give_back(struct vhost_blk_req *req, uint32_t written)
+/* hot. The head has been pushed: the buffers are not touched any more. */
+static inline void let_go(struct vhost_blk_queue *q, struct guest_mem_use *use)
 {
-	struct vhost_blk_queue *q = req->q;
-	uint32_t *held = &req->use->inflight;
-
-	virtq_push(q->vq, req->head, written);
-	/* the buffers must not be touched after this */
-	store_release(held, *held - 1);
+	/* what was written to them must be visible before the table may go */
+	store_release(&use->inflight, use->inflight - 1);
 	reactor_flush(&q->flush);
+}
+
+/* Give the head back with used.len written. */
+static void give_back(struct vhost_blk_req *req, uint32_t written)
+{
+	virtq_push(req->q->vq, req->head, written);
+	let_go(req->q, req->use);
 }
 
 static noinline void finish(struct vhost_blk_req *req, uint8_t status)
@@ -79,16 +82,32 @@ static noinline void done_oddly(struct vhost_blk_req *req)
 }
 
 /* hot. The bdev has ended the request. */
-void vhost_blk_done(struct task *t)
+static always_inline void done(struct task *t, bool packed)
 {
 	struct vhost_blk_req *req = container_of(t, struct vhost_blk_req, io.task);
+	struct vhost_blk_queue *q = req->q;
+	struct virtq *vq = q->vq;
 
-	if (unlikely(req->io.status | req->list | req->ranges || req->q->vq->log)) {
+	if (unlikely((uint32_t)req->io.status | req->odd) || unlikely(vq->log)) {
 		done_oddly(req);
 		return;
 	}
 	WRITE_ONCE(*req->status, VIRTIO_BLK_S_OK);
-	give_back(req, req->written);
+	if (packed)
+		virtq_packed_push(vq, req->end);
+	else
+		virtq_split_push(vq, req->head, req->written);
+	let_go(q, req->use);
+}
+
+static void done_split(struct task *t)
+{
+	done(t, false);
+}
+
+static void done_packed(struct task *t)
+{
+	done(t, true);
 }
 
 /* hot: once per turn and ring */
@@ -317,22 +336,23 @@ static void start_chain(struct vhost_blk_req *req, const struct virtq_chain *c)
 		start_other(req, c, from_le32(hdr.type));
 }
 
-static noinline void start_framed_as_chain(struct vhost_blk_req *req, struct virtq_framed f)
+/* Not one of those: req has its buffer and its status byte, which with the header make a chain. */
+static noinline void start_framed_as_chain(struct vhost_blk_req *req, const void *header, bool in)
 {
-	struct iovec iov[] = { { (void *)(uintptr_t)f.header, sizeof(struct virtio_blk_req_hdr) },
-			       f.body,
-			       { f.trailer, 1 } };
-	uint32_t len = (uint32_t)f.body.iov_len;
+	struct iovec iov[] = { { (void *)(uintptr_t)header, sizeof(struct virtio_blk_req_hdr) },
+			       req->iov[0],
+			       { req->status, 1 } };
+	uint32_t len = (uint32_t)req->iov[0].iov_len;
 	struct virtq_chain c = {
-		.out_n = f.in ? 1 : 2,
-		.in_n = f.in ? 2 : 1,
-		.out_len = (uint32_t)iov[0].iov_len + (f.in ? 0 : len),
-		.in_len = 1 + (f.in ? len : 0),
+		.out_n = in ? 1 : 2,
+		.in_n = in ? 2 : 1,
+		.out_len = (uint32_t)iov[0].iov_len + (in ? 0 : len),
+		.in_len = 1 + (in ? len : 0),
 		.iov = iov,
 	};
 
 	/* A sum that has wrapped is no length. */
-	c.malformed = (f.in ? c.in_len : c.out_len) < len;
+	c.malformed = (in ? c.in_len : c.out_len) < len;
 	start_chain(req, &c);
 }
 
@@ -343,23 +363,24 @@ static inline void start_framed(struct vhost_blk_req *req, const struct virtq_fr
 	uint32_t type = from_le32(READ_ONCE(hdr->type)), len = (uint32_t)f->body.iov_len;
 	uint64_t sector = from_le64(READ_ONCE(hdr->sector));
 
-	if (unlikely(!data_fits(sector, len))) {
-		start_framed_as_chain(req, *f);
-		return;
-	}
 	req->status = f->trailer;
 	req->iov[0] = f->body;
+	if (unlikely(!data_fits(sector, len))) {
+		start_framed_as_chain(req, hdr, f->in);
+		return;
+	}
 	req->io.iov = req->iov;
-	req->io.iovcnt = 1;
 	if (likely(f->in && type == VIRTIO_BLK_T_IN)) {
 		req->written = len + 1;
+		req->io.iovcnt = 1;
 		submit(req, BDEV_READ, 0, sector << VIRTIO_BLK_SECTOR_SHIFT, len);
 	} else if (likely(!f->in && type == VIRTIO_BLK_T_OUT && !req->q->disk->readonly)) {
 		req->written = 1;
+		req->io.iovcnt = 1;
 		submit(req, BDEV_WRITE, READ_ONCE(req->q->write_through) ? BDEV_FUA : 0,
 		       sector << VIRTIO_BLK_SECTOR_SHIFT, len);
 	} else {
-		start_framed_as_chain(req, *f);
+		start_framed_as_chain(req, hdr, f->in);
 	}
 }
 
@@ -384,14 +405,16 @@ static noinline bool take_any(struct vhost_blk_queue *q)
 }
 
 /* hot */
-static noinline unsigned vhost_blk_take(struct vhost_blk_queue *q)
+static always_inline unsigned take_batch(struct vhost_blk_queue *q, bool packed)
 {
+	const uint32_t header = sizeof(struct virtio_blk_req_hdr);
 	struct virtq *vq = q->vq;
 	struct virtq_framed f;
 	unsigned n;
 
 	for (n = 0; n < VHOST_BLK_BATCH; n++) {
-		if (likely(virtq_pop_framed(vq, sizeof(struct virtio_blk_req_hdr), 1, &f)))
+		if (likely(packed ? virtq_packed_pop_framed(vq, header, 1, &f)
+				  : virtq_split_pop_framed(vq, header, 1, &f)))
 			start_framed(take(q, f.head), &f);
 		else if (!take_any(q))
 			break;
@@ -400,21 +423,48 @@ static noinline unsigned vhost_blk_take(struct vhost_blk_queue *q)
 	return n;
 }
 
+static noinline unsigned take_split(struct vhost_blk_queue *q)
+{
+	return take_batch(q, false);
+}
+
+static noinline unsigned take_packed(struct vhost_blk_queue *q)
+{
+	return take_batch(q, true);
+}
+
 /* hot */
-unsigned vhost_blk_poll(struct poller *p)
+static unsigned poll_split(struct poller *p)
 {
 	struct vhost_blk_queue *q = container_of(p, struct vhost_blk_queue, poller);
 
-	return virtq_has_work(q->vq) ? vhost_blk_take(q) : 0;
+	return virtq_split_has_work(q->vq) ? take_split(q) : 0;
+}
+
+/* hot */
+static unsigned poll_packed(struct poller *p)
+{
+	struct vhost_blk_queue *q = container_of(p, struct vhost_blk_queue, poller);
+
+	return virtq_packed_has_work(q->vq) ? take_packed(q) : 0;
 }
 
 /* First what was in flight at a crash, which no look at the ring tells of. */
-unsigned vhost_blk_resubmit(struct poller *p)
+static unsigned poll_after_crash(struct poller *p)
 {
 	struct vhost_blk_queue *q = container_of(p, struct vhost_blk_queue, poller);
-	unsigned n = vhost_blk_take(q);
+	unsigned n = take_split(q); /* nothing is framed until all that is served */
 
 	if (!q->vq->resubmitting)
-		p->fn = vhost_blk_poll;
+		p->fn = q->vq->packed ? poll_packed : poll_split;
 	return n;
+}
+
+void vhost_blk_set_format(struct vhost_blk_queue *q)
+{
+	bool packed = q->vq->packed;
+
+	q->poller.fn = q->vq->resubmitting ? poll_after_crash : packed ? poll_packed : poll_split;
+	for (unsigned i = 0; i < q->vq->num; i++)
+		vhost_blk_req_at(q, (uint16_t)i)->io.task.fn = packed ? done_packed : done_split;
 }

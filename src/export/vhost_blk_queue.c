@@ -95,11 +95,7 @@ static int queue_alloc(struct bdev *b, struct virtq *vq, struct vhost_blk_queue 
 static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *disk,
 		       struct virtq *vq, int kick_fd, struct reactor *r, bool write_through)
 {
-	q->poller = (struct poller){
-		.fn = vq->resubmitting ? vhost_blk_resubmit : vhost_blk_poll,
-		.arm = vhost_blk_arm,
-		.disarm = vhost_blk_disarm,
-	};
+	q->poller = (struct poller){ .arm = vhost_blk_arm, .disarm = vhost_blk_disarm };
 	q->flush.fn = vhost_blk_flush;
 	q->kick.fn = vhost_blk_kicked;
 	q->kick_fd = kick_fd;
@@ -113,8 +109,8 @@ static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *d
 		req->q = q;
 		req->head = (uint16_t)i;
 		req->io.q = q->bq;
-		req->io.task.fn = vhost_blk_done;
 	}
+	vhost_blk_set_format(q);
 }
 
 static int start_here(void *arg)

@@ -25,11 +25,22 @@ struct vhost_blk_req {
 	struct vhost_blk_queue *q;
 	struct guest_mem_use *use; /* of the table that holds the buffers */
 	uint8_t *status;	   /* in guest memory */
-	uint32_t written;	   /* used.len when all goes well */
-	uint16_t head;
-	uint16_t list;	/* of many pieces: 1 + its number; 0: none */
-	uint8_t range;	/* DISCARD, WRITE_ZEROES: the one that runs */
-	uint8_t ranges; /* how many; 0: another request */
+	union {
+		struct {
+			uint32_t written; /* used.len when all goes well */
+			uint16_t head;
+			uint16_t zero;
+		};
+		uint64_t end; /* both, for virtq_packed_push() */
+	};
+	union {
+		struct {
+			uint16_t list;	/* of many pieces: 1 + its number; 0: none */
+			uint8_t range;	/* DISCARD, WRITE_ZEROES: the one that runs */
+			uint8_t ranges; /* how many; 0: another request */
+		};
+		uint32_t odd; /* 0: none of that */
+	};
 	union {
 		struct iovec iov[VHOST_BLK_RANGES];
 		struct virtio_blk_range seg[VHOST_BLK_RANGES];
@@ -71,12 +82,10 @@ static inline struct vhost_blk_req *vhost_blk_req_at(struct vhost_blk_queue *q, 
 	return (struct vhost_blk_req *)(void *)(q->reqs + head * q->req_stride);
 }
 
-/* vhost_blk.c, the journey of requests: the poller's function, the one it begins with after a
- * crash, the flush's, and where a request comes back. */
-unsigned vhost_blk_poll(struct poller *p);
-unsigned vhost_blk_resubmit(struct poller *p);
+/* vhost_blk.c, the journey of requests: sets the functions that poll the ring and take requests
+ * back, by the ring's format; and the flush's function. */
+void vhost_blk_set_format(struct vhost_blk_queue *q);
 void vhost_blk_flush(struct task *t);
-void vhost_blk_done(struct task *t);
 
 /*
  * Make a queue for vq and serve it on r. write_through may be changed later with WRITE_ONCE.

@@ -28,6 +28,7 @@
 #define CACHE_LINE 64
 
 #define noinline	  __attribute__((noinline))
+#define always_inline	  inline __attribute__((always_inline)) /* copies of it are wanted */
 #define printf_like(f, a) __attribute__((format(printf, f, a)))
 
 /* One load or store, exactly once, of memory that another party may change at the same time. */
@@ -54,6 +55,12 @@
 #else
 #define counter_add(p, n) (*(p) += (n))
 #endif
+
+/* Loads before it are not passed by loads after it. */
+static inline void load_barrier(void)
+{
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+}
 
 /*
  * Store before load, for the two-sided "publish, then look" handshakes. On x86 a locked operation

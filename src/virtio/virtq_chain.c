@@ -1,10 +1,9 @@
-/* Taking chains from the avail ring: virtio 1.2, 2.7.4 to 2.7.6 and 2.7.13. Everything read here is
- * the guest's. */
-#include <errno.h>
+/* From descriptors to an iovec: virtio 1.2, 2.7.4 and 2.7.5. Everything read here is the guest's.
+ */
 #include <string.h>
 
-#include "virtio/inflight.h"
 #include "virtio/virtq_framed.h"
+#include "virtio/virtq_internal.h"
 
 /* --- guest addresses --- */
 
@@ -45,8 +44,7 @@ static inline char *at_gpa(struct virtq *vq, uint64_t gpa, uint64_t *run)
 	return vq->near.host + offset;
 }
 
-/* A copy of len bytes that may cross regions. false: not all of it is guest memory. */
-static noinline bool gather(struct virtq *vq, uint64_t gpa, void *to, size_t len)
+bool virtq_gather(struct virtq *vq, uint64_t gpa, void *to, size_t len)
 {
 	for (size_t done = 0, part; done < len; done += part) {
 		uint64_t run;
@@ -65,7 +63,7 @@ static noinline bool gather(struct virtq *vq, uint64_t gpa, void *to, size_t len
 /* 2.7.5.3. The table that d refers to, with *n entries; NULL: malformed. */
 static inline const struct virtq_desc *enter_table(struct virtq *vq, struct desc d, uint32_t *n)
 {
-	uint32_t len = d.len;
+	uint32_t len = desc_len(d);
 	uint64_t run;
 	char *at;
 
@@ -80,7 +78,7 @@ static inline const struct virtq_desc *enter_table(struct virtq *vq, struct desc
 	if (likely(run >= len && IS_ALIGNED((uintptr_t)at, 8)))
 		return (const struct virtq_desc *)(const void *)at;
 	/* It needs no alignment and may cross regions: such a one is copied. */
-	return gather(vq, d.addr, vq->odd_table, len) ? vq->odd_table : NULL;
+	return virtq_gather(vq, d.addr, vq->copy, len) ? vq->copy : NULL;
 }
 
 /*
@@ -91,7 +89,7 @@ static noinline struct iovec *add_oddly(struct virtq *vq, struct iovec *iov, str
 {
 	uint64_t addr = d.addr;
 
-	for (uint32_t left = d.len, part; left > 0; left -= part, addr += part) {
+	for (uint32_t left = desc_len(d), part; left > 0; left -= part, addr += part) {
 		uint64_t run;
 		char *p = at_gpa(vq, addr, &run);
 
@@ -107,12 +105,12 @@ static noinline struct iovec *add_oddly(struct virtq *vq, struct iovec *iov, str
  * hot. The buffers from d on become vq->iov. false: malformed. The near region and all counts are
  * in local variables: with aliasing as it is, each store would make the compiler load them again.
  */
-static bool take_chain(struct virtq *vq, struct desc d, struct virtq_chain *c)
+static bool walk(struct virtq *vq, const struct virtq_desc *table, uint32_t table_n, struct desc d,
+		 struct virtq_chain *c)
 {
-	const struct virtq_desc *table = vq->desc;
 	struct iovec *iov = vq->iov, *first_in = NULL, *const end = iov + VIRTQ_IOV_MAX;
 	struct virtq_span near = vq->near;
-	uint32_t table_n = vq->num, left = vq->max_chain;
+	uint32_t left = vq->max_chain;
 	uint64_t len = 0, out_len = 0; /* bytes since the direction changed; of the readable part */
 	bool indirect = false;
 
@@ -141,12 +139,12 @@ static bool take_chain(struct virtq *vq, struct desc d, struct virtq_chain *c)
 		}
 		if (unlikely(left-- == 0))
 			return false;
-		len += d.len;
+		len += desc_len(d);
 		offset = d.addr - near.gpa;
-		if (likely(offset < near.size && (uint64_t)d.len - 1 < near.size - offset &&
+		if (likely(offset < near.size && (uint64_t)desc_len(d) - 1 < near.size - offset &&
 			   iov < end)) {
 			iov->iov_base = near.host + offset;
-			iov->iov_len = d.len;
+			iov->iov_len = desc_len(d);
 			iov++;
 		} else {
 			iov = add_oddly(vq, iov, d);
@@ -167,70 +165,9 @@ static bool take_chain(struct virtq *vq, struct desc d, struct virtq_chain *c)
 	return likely((len | out_len) <= UINT32_MAX);
 }
 
-/* --- the avail ring --- */
-
-/* The next head to serve again after a crash, or -1. */
-static noinline int pop_resubmitted(struct virtq *vq)
+void virtq_walk(struct virtq *vq, const struct virtq_desc *table, uint32_t n, uint16_t first,
+		struct virtq_chain *c)
 {
-	struct virtq_inflight *f = vq->inflight;
-
-	if (f->resubmit_at < f->resubmit_n)
-		return f->resubmit[f->resubmit_at++];
-	vq->resubmitting = false; /* all served: this path is not taken again */
-	return -1;
-}
-
-/* The avail index moved, or was not looked at: 1: there is work; 0; -EPROTO. */
-static noinline int look_again(struct virtq *vq)
-{
-	/* the index must be read before the entries it covers */
-	vq->avail_idx = from_le16(load_acquire(&vq->avail->idx));
-	if (vq->last_avail == vq->avail_idx)
-		return 0;
-	if (unlikely((uint16_t)(vq->avail_idx - vq->last_avail) > vq->num)) {
-		virtq_break(vq, "the avail index jumped by more than the ring's size");
-		return -EPROTO;
-	}
-	return 1;
-}
-
-static noinline int break_ring(struct virtq *vq, const char *why)
-{
-	virtq_break(vq, why);
-	return -EPROTO;
-}
-
-/* hot */
-int virtq_pop(struct virtq *vq, struct virtq_chain *c)
-{
-	uint16_t head;
-	int rc;
-
-	if (unlikely(vq->broken))
-		return -EPROTO;
-	if (unlikely(vq->resubmitting)) {
-		rc = pop_resubmitted(vq);
-		head = (uint16_t)rc;
-		if (rc >= 0)
-			goto take;
-	}
-	if (vq->last_avail == vq->avail_idx) {
-		rc = look_again(vq);
-		if (rc <= 0)
-			return rc;
-	}
-	head = from_le16(READ_ONCE(vq->avail->ring[vq->last_avail & vq->mask]));
-	if (unlikely(head >= vq->num))
-		return break_ring(vq, "a head is not below the ring's size");
-	vq->last_avail++;
-take:
-	if (unlikely(vq->busy[head]))
-		return break_ring(vq, "a head was made available again while it is in flight");
-	vq->busy[head] = 1;
-	if (vq->inflight)
-		inflight_take(vq->inflight, head);
-	c->head = head;
 	c->iov = vq->iov;
-	c->malformed = !take_chain(vq, desc_load(&vq->desc[head]), c);
-	return 1;
+	c->malformed = !walk(vq, table, n, desc_load(&table[first]), c);
 }

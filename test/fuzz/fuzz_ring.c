@@ -63,7 +63,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		abort();
 	memory = guest->region[0]->host;
 	make_disk();
-	if (virtq_create(NUM, &vq) || virtq_map(vq, &setup, guest, &e) ||
+	if (virtq_create(&setup, &vq) || virtq_map(vq, &setup, guest, &e) ||
 	    vhost_blk_queue_start(bdev, &disk, vq, -1, reactor, false, &queue, &e))
 		abort();
 	return 0;
@@ -75,12 +75,13 @@ static void check_used(uint16_t first)
 	if (vq->last_avail != (uint16_t)(vq->used_idx - first) || vq->published != vq->used_idx)
 		abort();
 	for (unsigned i = 0; i < NUM; i++)
-		if (vq->busy[i])
+		if (vq->packed ? vq->chain_n[i] : vq->busy[i])
 			abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	struct err e = { 0 };
 	uint16_t used;
 
 	if (size < 1)
@@ -90,7 +91,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	setup.features = data[0] & 1 ? FEATURE(VIRTIO_F_EVENT_IDX) : 0;
 	disk.readonly = data[0] & 2;
 	queue->write_through = data[0] & 4;
-	virtq_begin(vq, &setup, NULL);
+	if (virtq_begin(vq, &setup, NULL, &e))
+		abort();
 	used = vq->used_idx;
 	for (int turn = 0; turn < 4; turn++)
 		reactor_turn(reactor);
