@@ -21,6 +21,12 @@ static unsigned seg_flags(const struct guest_seg *s, bool last)
 	return (s->write ? DESC_WRITE : 0u) | (last ? 0u : DESC_NEXT);
 }
 
+/* The entries of a packed queue's table follow each other: NEXT means nothing (2.8.7). */
+static unsigned table_flags(const struct guest_queue *q, const struct guest_seg *s, bool last)
+{
+	return seg_flags(s, last || q->packed);
+}
+
 static uint16_t take_desc(struct guest_queue *q)
 {
 	uint16_t i = q->free_head;
@@ -55,7 +61,7 @@ int guest_chain_add(struct guest_queue *q, const struct guest_seg *segs, unsigne
 		return -E2BIG;
 	for (i = direct; i < n; i++)
 		guest_table(q->guest, table, i - direct, segs[i].gpa, segs[i].len,
-			    seg_flags(&segs[i], i + 1 == n), i - direct + 1);
+			    table_flags(q, &segs[i], i + 1 == n), i - direct + 1);
 	first = q->free_head;
 	for (i = 0; i < direct; i++) {
 		d = take_desc(q);

@@ -30,6 +30,8 @@ enum vhost_request {
 	VHOST_SET_VRING_ENABLE = 18,
 	VHOST_GET_CONFIG = 24,
 	VHOST_SET_CONFIG = 25,
+	VHOST_GET_INFLIGHT_FD = 31,
+	VHOST_SET_INFLIGHT_FD = 32,
 };
 
 #define VHOST_FLAG_VERSION    0x1u
@@ -40,6 +42,7 @@ enum vhost_request {
 #define VHOST_PROTOCOL_MQ	 (1ull << 0)
 #define VHOST_PROTOCOL_REPLY_ACK (1ull << 3)
 #define VHOST_PROTOCOL_CONFIG	 (1ull << 9)
+#define VHOST_PROTOCOL_INFLIGHT	 (1ull << 12)
 
 #define VHOST_MAX_REGIONS 8
 #define VHOST_MAX_FDS	  8
@@ -73,6 +76,14 @@ struct vhost_memtable {
 	struct vhost_region region[VHOST_MAX_REGIONS];
 };
 
+struct vhost_inflight {
+	uint64_t mmap_size;
+	uint64_t mmap_offset;
+	uint16_t num_queues;
+	uint16_t queue_size;
+	uint32_t pad;
+};
+
 struct vhost_config {
 	uint32_t offset;
 	uint32_t size;
@@ -90,6 +101,7 @@ struct vhost_msg {
 		struct vhost_vring_addr addr;
 		struct vhost_memtable memtable;
 		struct vhost_config config;
+		struct vhost_inflight inflight;
 		uint8_t raw[512];
 	} u;
 } __attribute__((packed));
@@ -115,6 +127,9 @@ int vhost_recv(int sock, struct vhost_msg *m, int timeout_ms);
 
 /* Sends a request that has a reply of its own, and leaves that reply in @m. */
 int vhost_call(int sock, struct vhost_msg *m, int timeout_ms);
+
+/* The same; the first descriptor that comes with the reply is @fd, or -1. */
+int vhost_call_fd(int sock, struct vhost_msg *m, int *fd, int timeout_ms);
 
 /*
  * Sends a request that has no reply of its own. With @ack its success is asked for (REPLY_ACK
