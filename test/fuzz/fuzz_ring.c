@@ -3,8 +3,9 @@
  * descriptor table, then the avail ring, then whatever the chains point to. The device's side is
  * the real one, vhost_blk on a RAM disk, turned by hand.
  *
- * Layout, in 64 KiB of guest memory at GPA 0: input byte 0 chooses features, the rest lies from 0
- * on; desc at 0, avail at 0x400, used at 0x800 (16 entries).
+ * Layout, in 64 KiB of guest memory at GPA 0: input byte 0 chooses features and the ring's format,
+ * the rest lies from 0 on; desc at 0, avail at 0x400, used at 0x800 (16 entries); of a packed ring
+ * these are the ring, the driver's and the device's event area.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv);
 #define AVAIL_AT 0x400
 #define USED_AT	 0x800
 #define DISK	 (64u << 10)
+
+#define RING_PACKED FEATURE(34)
 
 static struct reactor *reactor;
 static struct bdev *bdev;
@@ -70,9 +73,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 }
 
 /* No chain may lose its head: what was taken from the avail ring is in the used ring, each once. */
-static void check_used(uint16_t first)
+static void check_used(uint16_t first, bool packed)
 {
-	if (vq->last_avail != (uint16_t)(vq->used_idx - first) || vq->published != vq->used_idx)
+	if (!packed &&
+	    (vq->last_avail != (uint16_t)(vq->used_idx - first) || vq->published != vq->used_idx))
 		abort();
 	for (unsigned i = 0; i < NUM; i++)
 		if (vq->busy[i])
@@ -81,20 +85,26 @@ static void check_used(uint16_t first)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	struct err e = { 0 };
 	uint16_t used;
+	bool packed;
 
 	if (size < 1)
 		return 0;
+	packed = data[0] & 8;
 	memset(memory, 0, MEM);
 	memcpy(memory, data + 1, MIN(size - 1, MEM));
 	setup.features = data[0] & 1 ? FEATURE(VIRTIO_F_EVENT_IDX) : 0;
+	setup.features |= packed ? RING_PACKED : 0;
 	disk.readonly = data[0] & 2;
 	queue->write_through = data[0] & 4;
+	if (virtq_map(vq, &setup, guest, &e))
+		abort();
 	virtq_begin(vq, &setup, NULL);
 	used = vq->used_idx;
 	for (int turn = 0; turn < 4; turn++)
 		reactor_turn(reactor);
-	check_used(used);
+	check_used(used, packed);
 	if (guest->use[0].inflight || queue->inflight)
 		abort();
 	return 0;
