@@ -255,7 +255,7 @@ static void run_load(struct ring_test *t, const char *ctrlr, struct guest_params
 	unsigned i;
 
 	params.mem_size = 32u << 20;
-	params.queue_size = t->packed ? 101 : 128;
+	params.queue_size = t->packed ? 127 : 128;
 	if (t->env->long_run)
 		rounds *= 20;
 	g = ring_open(t, ctrlr, params);
