@@ -47,6 +47,7 @@
 #define VIRTIO_BLK_MQ		(1ull << 12)
 #define VIRTIO_BLK_DISCARD	(1ull << 13)
 #define VIRTIO_BLK_WRITE_ZEROES (1ull << 14)
+#define VHOST_LOG_ALL		(1ull << 26)
 #define VIRTIO_INDIRECT_DESC	(1ull << 28)
 #define VIRTIO_EVENT_IDX	(1ull << 29)
 #define VHOST_USER_PROTOCOL	(1ull << 30)

@@ -17,6 +17,7 @@ enum vhost_request {
 	VHOST_SET_FEATURES = 2,
 	VHOST_SET_OWNER = 3,
 	VHOST_SET_MEM_TABLE = 5,
+	VHOST_SET_LOG_BASE = 6,
 	VHOST_SET_VRING_NUM = 8,
 	VHOST_SET_VRING_ADDR = 9,
 	VHOST_SET_VRING_BASE = 10,
@@ -40,6 +41,7 @@ enum vhost_request {
 #define VHOST_NO_FD	      0x100u /* bit 8 of SET_VRING_KICK, CALL and ERR */
 
 #define VHOST_PROTOCOL_MQ	 (1ull << 0)
+#define VHOST_PROTOCOL_LOG_SHMFD (1ull << 1)
 #define VHOST_PROTOCOL_REPLY_ACK (1ull << 3)
 #define VHOST_PROTOCOL_CONFIG	 (1ull << 9)
 #define VHOST_PROTOCOL_INFLIGHT	 (1ull << 12)
@@ -76,6 +78,11 @@ struct vhost_memtable {
 	struct vhost_region region[VHOST_MAX_REGIONS];
 };
 
+struct vhost_log {
+	uint64_t size;
+	uint64_t offset;
+};
+
 struct vhost_inflight {
 	uint64_t mmap_size;
 	uint64_t mmap_offset;
@@ -101,6 +108,7 @@ struct vhost_msg {
 		struct vhost_vring_addr addr;
 		struct vhost_memtable memtable;
 		struct vhost_config config;
+		struct vhost_log log;
 		struct vhost_inflight inflight;
 		uint8_t raw[512];
 	} u;

@@ -92,6 +92,7 @@ extern const struct ring_case ring_shape_cases[];
 extern const struct ring_case ring_zero_cases[];
 extern const struct ring_case ring_stop_cases[];
 extern const struct ring_case ring_load_cases[];
+extern const struct ring_case ring_log_cases[];
 
 /* For packed rings alone. */
 extern const struct ring_case ring_packed_cases[];
