@@ -181,7 +181,7 @@ struct guest_seg {
 enum guest_how {
 	GUEST_DIRECT,
 	GUEST_INDIRECT, /* the whole chain in one table */
-	GUEST_MIXED,	/* the first segment direct, the rest in a table */
+	GUEST_MIXED,	/* the first segment direct, the rest in a table; not in packed queues */
 };
 
 struct guest;

@@ -51,7 +51,8 @@ static void give_chain(struct guest_queue *q, uint16_t head)
 int guest_chain_add(struct guest_queue *q, const struct guest_seg *segs, unsigned n,
 		    enum guest_how how, uint64_t table, uint16_t *head)
 {
-	unsigned direct = how == GUEST_DIRECT ? n : how == GUEST_MIXED;
+	/* No table is linked to by NEXT in a packed queue (2.8.19). */
+	unsigned direct = how == GUEST_DIRECT ? n : how == GUEST_MIXED && !q->packed;
 	unsigned need = direct + (direct < n), i;
 	uint16_t first, d;
 

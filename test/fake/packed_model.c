@@ -61,8 +61,8 @@ static void add_table(struct packed_model *m, struct segs *s, const struct packe
 	struct packed_desc e;
 	unsigned i;
 
-	if (d->flags & 1 || d->len % 16 || !d->len)
-		wrong(m, "a table with NEXT or of odd size");
+	if (s->n || d->flags & 1 || d->len % 16 || !d->len)
+		wrong(m, "a table that is not alone, or of odd size");
 	for (i = 0; i < d->len / 16; i++) {
 		memcpy(&e, guest_ptr(m->q->guest, d->addr + 16ull * i), sizeof(e));
 		if (e.flags & ~2u)

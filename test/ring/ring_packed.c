@@ -242,7 +242,7 @@ static void full_laps(struct ring_test *t, unsigned n, unsigned laps, bool event
 	for (k = 0; k < laps; k++) {
 		for (i = 0; i < n; i++) {
 			*(uint8_t *)guest_ptr(g, data + 513ull * i + 512) = BLK_NO_STATUS;
-			guest_avail(p.q, (i * 7 + k) % n == i ? i : n - 1 - i);
+			guest_avail(p.q, k & 1 ? n - 1 - i : i);
 		}
 		guest_notify(p.q);
 		for (i = 0; i < n; i++) {
@@ -493,6 +493,15 @@ static void case_table_flags(struct ring_test *t)
 		guest_desc(p.q, 0, p.table, 48, DESC_INDIRECT | (i & 1 ? DESC_WRITE : 0u), 0);
 		probe_settle(&p, probe_send(&p, 0), ANSWER_OK, "flags other than WRITE in a table");
 	}
+	if (t->failed)
+		return;
+	probe_header(&p, BLK_IN, 0);
+	guest_table(p.g, p.table, 0, p.header, 16, 0, 0);
+	guest_table(p.g, p.table, 1, p.table + 64, 32, DESC_INDIRECT, 0);
+	guest_table(p.g, p.table + 64, 0, p.data, 512, DESC_WRITE, 0);
+	guest_table(p.g, p.table + 64, 1, p.status, 1, DESC_WRITE, 0);
+	guest_desc(p.q, 0, p.table, 32, DESC_INDIRECT, 0);
+	probe_settle(&p, probe_send(&p, 0), ANSWER_FAILED, "a table in a table");
 }
 
 const struct ring_case ring_packed_cases[] = {
