@@ -259,28 +259,72 @@ static void case_once(struct ring_test *t)
 		once(t, t->packed ? 29 : 32, true, true);
 }
 
-/* A ring that has not moved since it was started in its middle (INF 87). */
+/* Stops the ring, and starts it empty at @base; @fresh: with a new in-flight region. */
+static bool begin_at(struct crash *c, uint32_t base, bool fresh)
+{
+	int rc = guest_queue_stop(c->q, NULL);
+
+	if (!rc && fresh) {
+		close(c->g->inflight_fd);
+		c->g->inflight_fd = -1;
+		rc = guest_inflight_get(c->g, 1, c->q->size);
+		if (!rc)
+			rc = guest_inflight_set(c->g);
+	}
+	if (!rc) {
+		guest_queue_reset(c->q, base);
+		rc = guest_queue_start(c->q, base);
+	}
+	REQUIRE_TRUE(c->t, !rc, "cannot begin anew at 0x%x: %s", base, strerror(-rc));
+	return true;
+}
+
+/* Nothing has ended since the ring was started in its middle. */
+static void fresh_region(struct crash *c, uint32_t base)
+{
+	unsigned i;
+
+	if (!begin_at(c, base, true))
+		return;
+	for (i = 0; i < WRITES; i++)
+		if (!submit(c, i, BLK_OUT, i * 8))
+			return;
+	usleep(HOLD_MS * 1000 / 4);
+	daemon_kill(&c->d);
+	if (crash_start(c) && crash_reconnect(c, "slow", base) && reap(c, WRITES, true))
+		written_once(c);
+}
+
 static void case_fresh(struct ring_test *t)
 {
-	uint32_t base = t->packed ? GUEST_PACKED_BASE(20u, 0) : 500;
 	struct crash c;
-	unsigned i;
-	bool ok;
 
-	ok = crash_open(&c, t, "slow", t->packed ? 37 : 64, false);
-	if (ok && guest_queue_stop(c.q, NULL))
-		ring_fail(t, "stop");
-	if (ok)
-		guest_queue_reset(c.q, base);
-	if (ok && guest_queue_start(c.q, base))
-		ring_fail(t, "start at 0x%x", base);
-	for (i = 0; ok && i < WRITES; i++)
-		ok = submit(&c, i, BLK_OUT, i * 8);
-	usleep(HOLD_MS * 1000 / 4);
-	daemon_kill(&c.d);
-	if (ok && !t->failed && crash_start(&c) && crash_reconnect(&c, "slow", base) &&
-	    reap(&c, WRITES, true))
-		written_once(&c);
+	if (crash_open(&c, t, "slow", t->packed ? 37 : 64, false))
+		fresh_region(&c, t->packed ? GUEST_PACKED_BASE(20u, 0) : 500);
+	crash_close(&c);
+}
+
+/* After GET_VRING_BASE nothing is in flight: what SET_VRING_BASE says next is not stale. */
+static void anew(struct crash *c, uint32_t base)
+{
+	unsigned i;
+
+	for (i = 0; i < 7; i++)
+		if (!submit(c, i, BLK_OUT, i * 8) || !reap(c, 1, false))
+			return;
+	if (!begin_at(c, base, false))
+		return;
+	for (i = 0; i < 7; i++)
+		if (!submit(c, i, BLK_IN, i * 8) || !reap(c, 1, false))
+			return;
+}
+
+static void case_anew(struct ring_test *t)
+{
+	struct crash c;
+
+	if (crash_open(&c, t, "fast", t->packed ? 37 : 64, false))
+		anew(&c, guest_queue_first(c.q));
 	crash_close(&c);
 }
 
@@ -561,6 +605,8 @@ const struct ring_case ring_crash_cases[] = {
 	{ "INF: requests in flight at a kill -9 are done once by the next daemon", case_once, false,
 	  true },
 	{ "INF 87: a region without a completion, a ring in its middle", case_fresh, false, true },
+	{ "INF: a ring that is stopped and begun anew with the same region", case_anew, false,
+	  true },
 	{ "INF: kill -9 under load, again and again", case_load, false, true },
 	{ "INF 89: in-flight regions that lie", case_lies, false, true },
 	{ 0 },

@@ -13,7 +13,7 @@
 #define FDS_SLACK     2
 #define MAPS_SLACK    80 /* malloc arenas and cached thread stacks come and stay */
 #define GUEST_MEMFD   "memfd:guest"
-#define RSS_SLACK_KIB 16384
+#define RSS_SLACK_KIB 24576 /* what malloc keeps of rings of 32768 */
 
 static void bystander_fail(struct bystander *b, const char *what, int rc)
 {
