@@ -7,7 +7,7 @@
 
 #include "util/compiler.h"
 
-enum log_level { LOG_ERROR, LOG_WARN, LOG_NOTE, LOG_DEBUG };
+enum log_level { LOG_SILENT = -1, LOG_ERROR, LOG_WARN, LOG_NOTE, LOG_DEBUG };
 
 void log_set_level(enum log_level level);
 void log_line(enum log_level level, const char *fmt, ...) printf_like(2, 3);

@@ -116,6 +116,8 @@ int inflight_open(void *region, uint16_t region_num, uint16_t num, uint16_t used
 /* The same for a packed ring, which lies at ring and of which base (virtq_base()) is said. */
 int inflight_packed_open(void *region, uint16_t region_num, uint16_t num, uint32_t base,
 			 struct virtq_packed_desc *ring, struct virtq_inflight *f, struct err *e);
+/* Nothing is in flight, and where the ring stands is known elsewhere: it begins anew. */
+void inflight_packed_forget(void *region);
 void inflight_close(struct virtq_inflight *f);
 
 /* Sort the n heads by their counters, which are in order[]. Errors: -ENOMEM. */

@@ -243,6 +243,13 @@ static int take_up(struct virtq_inflight *f, uint16_t region_num, struct virtq_p
 	return collect(f, region_num, e);
 }
 
+void inflight_packed_forget(void *region)
+{
+	struct inflight_packed_region *r = region;
+
+	store_release(&r->version, 0);
+}
+
 int inflight_packed_open(void *region, uint16_t region_num, uint16_t num, uint32_t base,
 			 struct virtq_packed_desc *ring, struct virtq_inflight *f, struct err *e)
 {

@@ -291,7 +291,10 @@ static int get_vring_base(struct call *c)
 
 	if (!r)
 		return -EINVAL;
-	vhost_ring_stop(c->s, r);
+	if (r->running) {
+		vhost_ring_stop(c->s, r);
+		vhost_ring_told(c->s, r);
+	}
 	/* The ring starts again with a new SET_VRING_KICK. */
 	r->have_kick = false;
 	if (r->kick_fd >= 0)

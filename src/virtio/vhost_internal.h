@@ -72,6 +72,9 @@ int vhost_ring_update(struct vhost_session *s, struct vhost_ring *r, struct err 
 /* Stop it and wait for what is in flight; setup.base is where it stood. Harmless when
  * stopped. */
 void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r);
+/* The front-end has been told where the stopped ring stands: what it says at the next start counts
+ * more than what the in-flight region says of a packed ring. */
+void vhost_ring_told(struct vhost_session *s, struct vhost_ring *r);
 /* The front-end is gone: what ends from now on is not told. */
 void vhost_ring_abandon(struct vhost_session *s, struct vhost_ring *r);
 /* Stop it and forget what was told of it, fds included. */

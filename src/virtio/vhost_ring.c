@@ -35,17 +35,25 @@ static bool can_run(const struct vhost_session *s, const struct vhost_ring *r)
 	return r->have_num && r->have_addr && r->have_kick && s->mem->n > 0 && is_enabled(s, r);
 }
 
-/* The ring's part of the in-flight region, if there is one. */
+/* The ring's part of the in-flight region, or NULL. */
+static void *region_of(const struct vhost_session *s, const struct vhost_ring *r)
+{
+	const struct vhost_inflight_map *map = &s->inflight;
+
+	if (!map->base || r->setup.index >= map->queues)
+		return NULL;
+	return map->base + r->setup.index * map->stride;
+}
+
 static int open_inflight(struct vhost_session *s, struct vhost_ring *r, struct err *e)
 {
 	const struct vhost_inflight_map *map = &s->inflight;
+	void *region = region_of(s, r);
 	struct virtq *vq = r->vq;
-	void *region;
 	int rc;
 
-	if (!map->base || r->setup.index >= map->queues)
+	if (!region)
 		return 0;
-	region = map->base + r->setup.index * map->stride;
 	if (map->packed != vq->packed)
 		return err_set(e, -EINVAL, "the in-flight region is not for %s rings",
 			       vq->packed ? "packed" : "split");
@@ -128,6 +136,14 @@ void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r)
 	free(r->scratch);
 	r->scratch = NULL;
 	log_debug("%s: ring %u stopped at 0x%x", s->c.name, r->setup.index, r->setup.base);
+}
+
+void vhost_ring_told(struct vhost_session *s, struct vhost_ring *r)
+{
+	void *region = region_of(s, r);
+
+	if (region && s->inflight.packed)
+		inflight_packed_forget(region);
 }
 
 void vhost_ring_abandon(struct vhost_session *s, struct vhost_ring *r)

@@ -256,3 +256,10 @@ void virtq_log_iov(struct virtq *vq, const struct guest_mem *mem, const struct i
 		len -= part;
 	}
 }
+
+void virtq_log_part(struct virtq *vq, const void *part, size_t len)
+{
+	struct iovec iov = { (void *)(uintptr_t)part, len };
+
+	virtq_log_iov(vq, vq->mem, &iov, 1, len);
+}

@@ -202,7 +202,7 @@ static inline void virtq_packed_put(struct virtq *vq, uint16_t head, uint64_t wo
 {
 	unsigned slot = vq->used_slot + vq->chain_n[head];
 
-	WRITE_ONCE(*vq->put_to, to_le64(word | vq->used_word));
+	WRITE_ONCE(*vq->put_to, to_le64(word ^ vq->used_word));
 	vq->chain_n[head] = 0;
 	if (unlikely(slot >= vq->num)) {
 		slot -= vq->num;
@@ -213,6 +213,9 @@ static inline void virtq_packed_put(struct virtq *vq, uint16_t head, uint64_t wo
 	vq->put_to = virtq_packed_word(&vq->ring[slot]);
 	vq->put_n++;
 }
+
+/* Takes WRITE, "the length counts", out of a used descriptor. */
+#define VIRTQ_NOTHING_WRITTEN ((uint64_t)VIRTQ_DESC_F_WRITE << 48)
 
 /* end: written, and head << 32 */
 static inline void virtq_packed_push(struct virtq *vq, uint64_t end)
@@ -226,7 +229,8 @@ static inline void virtq_packed_push(struct virtq *vq, uint64_t end)
 static inline void virtq_push(struct virtq *vq, uint16_t head, uint32_t written)
 {
 	if (vq->packed)
-		virtq_packed_push(vq, written | (uint64_t)head << 32);
+		virtq_packed_push(vq, written | (uint64_t)head << 32 |
+					      (written ? 0 : VIRTQ_NOTHING_WRITTEN));
 	else
 		virtq_split_push(vq, head, written);
 }

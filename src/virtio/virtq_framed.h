@@ -59,7 +59,7 @@ static inline bool virtq_table_of_three(const struct virtq *vq, struct desc d, c
 {
 	uint64_t offset = d.addr - vq->near.gpa;
 
-	*table = vq->near.host + offset;
+	*table = (const void *)((uintptr_t)vq->near.host + offset); /* perhaps nowhere */
 	return likely(desc_len(d) == 3 * sizeof(struct virtq_desc)) &&
 	       likely(offset < vq->near.inner) && likely(IS_ALIGNED((uintptr_t)*table, 8));
 }
@@ -106,7 +106,7 @@ static inline bool virtq_place(const struct virtq *vq, const struct desc d[3],
 
 	if (unlikely(header >= near->inner) || unlikely(trailer >= near->inner))
 		return false;
-	f->body.iov_base = near->host + body;
+	f->body.iov_base = (void *)((uintptr_t)near->host + body); /* perhaps nowhere */
 	if (unlikely(body >= near->inner) || unlikely(len > near->size - body)) {
 		f->body.iov_base = virtq_far(vq, d[1].addr, len);
 		if (!f->body.iov_base)

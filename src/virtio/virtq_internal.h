@@ -18,6 +18,9 @@ int virtq_fail(struct virtq *vq, const char *why);
 /* The part of a flush that both formats have: the driver shall know of n ends. */
 void virtq_tell(struct virtq *vq, unsigned n, bool interrupt);
 
+/* Remember that a part of the ring was written; only when vq->log is set. */
+void virtq_log_part(struct virtq *vq, const void *part, size_t len);
+
 /* virtq_split.c, virtq_packed.c: one function of each for what virtq.h promises. */
 int virtq_split_begin(struct virtq *vq, uint32_t base, struct err *e);
 int virtq_split_pop(struct virtq *vq, struct virtq_chain *c);

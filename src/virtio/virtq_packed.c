@@ -249,9 +249,7 @@ static noinline void clear_staged(struct virtq *vq)
 static noinline void log_used(struct virtq *vq, uint16_t slot, uint16_t n)
 {
 	for (; n > 0; n--) {
-		struct iovec at = { &vq->ring[slot], sizeof(vq->ring[slot]) };
-
-		virtq_log_iov(vq, vq->mem, &at, 1, at.iov_len);
+		virtq_log_part(vq, &vq->ring[slot], sizeof(vq->ring[slot]));
 		slot = (uint16_t)(slot + 1u == vq->num ? 0 : slot + 1u);
 	}
 }
@@ -296,6 +294,8 @@ static void ask(struct virtq *vq, uint16_t off_wrap, uint16_t flags)
 	le32 *event = (le32 *)(void *)vq->device_event;
 
 	WRITE_ONCE(*event, to_le32((uint32_t)flags << 16 | off_wrap));
+	if (unlikely(vq->log))
+		virtq_log_part(vq, event, sizeof(*event));
 }
 
 bool virtq_packed_enable_kick(struct virtq *vq)

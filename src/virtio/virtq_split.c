@@ -130,12 +130,19 @@ unsigned virtq_split_flush(struct virtq *vq)
 
 /* --- kicks --- */
 
+static void ask(struct virtq *vq, le16 *where, uint16_t what)
+{
+	WRITE_ONCE(*where, to_le16(what));
+	if (unlikely(vq->log))
+		virtq_log_part(vq, where, sizeof(*where));
+}
+
 bool virtq_split_enable_kick(struct virtq *vq)
 {
 	if (vq->event_idx)
-		WRITE_ONCE(*avail_event(vq), to_le16(vq->last_avail));
+		ask(vq, avail_event(vq), vq->last_avail);
 	else
-		WRITE_ONCE(vq->used->flags, to_le16(0));
+		ask(vq, &vq->used->flags, 0);
 	full_barrier(); /* the wish must be visible before the avail index is read again */
 	if (from_le16(load_acquire(&vq->avail->idx)) == vq->last_avail)
 		return true;
@@ -150,5 +157,5 @@ void virtq_split_disable_kick(struct virtq *vq)
 	 * available from now on, so that it kicks at most once in 65536 entries.
 	 */
 	if (!vq->event_idx)
-		WRITE_ONCE(vq->used->flags, to_le16(VIRTQ_USED_F_NO_NOTIFY));
+		ask(vq, &vq->used->flags, VIRTQ_USED_F_NO_NOTIFY);
 }

@@ -192,6 +192,16 @@ int daemon_stop(struct daemon *d)
 	return rc;
 }
 
+void daemon_kill(struct daemon *d)
+{
+	if (!d->pid)
+		return;
+	kill(d->pid, SIGKILL);
+	waitpid(d->pid, NULL, 0);
+	d->pid = 0;
+	nftw(d->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 bool daemon_alive(struct daemon *d)
 {
 	siginfo_t info = { 0 };

@@ -37,6 +37,9 @@ int daemon_rpc(struct daemon *d, const char *method, ...) __attribute__((sentine
  */
 int daemon_stop(struct daemon *d);
 
+/* SIGKILL; its directory goes as well. */
+void daemon_kill(struct daemon *d);
+
 bool daemon_alive(struct daemon *d);
 
 /* The path of controller @ctrlr's socket, or of another file below the directory. */

@@ -11,30 +11,40 @@
 #define HUGE_PAGE   (2ull << 20)
 #define MFD_HUGE_2M (21u << 26)
 
-int guest_connect(const char *path, struct guest **out)
+int guest_create(struct guest **out)
 {
 	struct guest *g = calloc(1, sizeof(*g));
 	int rc;
 
 	if (!g)
 		return -ENOMEM;
+	g->sock = -1;
+	g->inflight_fd = -1;
 	g->reserved = mmap(NULL, GUEST_WINDOW + HUGE_PAGE, PROT_NONE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (g->reserved == MAP_FAILED) {
 		rc = -errno;
-		goto out_free;
+		free(g);
+		return rc;
 	}
-	rc = vhost_connect(path, GUEST_DEADLINE_MS, &g->sock);
-	if (rc)
-		goto out_unmap;
 	*out = g;
 	return 0;
+}
 
-out_unmap:
-	munmap(g->reserved, GUEST_WINDOW + HUGE_PAGE);
-out_free:
-	free(g);
-	return rc;
+int guest_connect(const char *path, struct guest **out)
+{
+	struct guest *g;
+	int rc = guest_create(&g);
+
+	if (rc)
+		return rc;
+	rc = vhost_connect(path, GUEST_DEADLINE_MS, &g->sock);
+	if (rc) {
+		guest_close(g);
+		return rc;
+	}
+	*out = g;
+	return 0;
 }
 
 static int get_u64(struct guest *g, uint32_t request, uint64_t *value)
@@ -179,6 +189,56 @@ uint64_t guest_alloc(struct guest *g, uint64_t len, uint64_t align)
 	return gpa;
 }
 
+int guest_inflight_get(struct guest *g, unsigned queues, unsigned queue_size)
+{
+	struct vhost_msg m = { .request = VHOST_GET_INFLIGHT_FD,
+			       .size = sizeof(struct vhost_inflight) };
+	int rc;
+
+	if (!(g->protocol & VHOST_PROTOCOL_INFLIGHT))
+		return -ENOTSUP;
+	m.u.inflight = (struct vhost_inflight){ .num_queues = (uint16_t)queues,
+						.queue_size = (uint16_t)queue_size };
+	rc = vhost_call_fd(g->sock, &m, &g->inflight_fd, GUEST_DEADLINE_MS);
+	if (rc)
+		return rc;
+	if (m.size != sizeof(struct vhost_inflight) || g->inflight_fd < 0)
+		return -EPROTO;
+	g->inflight = m.u.inflight;
+	return 0;
+}
+
+int guest_inflight_set(struct guest *g)
+{
+	struct vhost_msg m = { .request = VHOST_SET_INFLIGHT_FD,
+			       .size = sizeof(struct vhost_inflight) };
+
+	m.u.inflight = g->inflight;
+	return vhost_command(g->sock, &m, &g->inflight_fd, 1,
+			     !!(g->protocol & VHOST_PROTOCOL_REPLY_ACK), GUEST_DEADLINE_MS);
+}
+
+int guest_reconnect(struct guest *g, const char *path)
+{
+	uint64_t acked = g->acked;
+	int rc;
+
+	if (g->sock >= 0)
+		close(g->sock);
+	g->sock = -1;
+	rc = vhost_connect(path, GUEST_DEADLINE_MS, &g->sock);
+	if (rc)
+		return rc;
+	rc = guest_negotiate(g, acked, g->protocol);
+	if (rc)
+		return rc;
+	if (g->acked != acked)
+		return -ENOTSUP;
+	if (g->inflight_fd >= 0)
+		rc = guest_inflight_set(g);
+	return rc ? rc : guest_mem_share(g);
+}
+
 static int open_queues(struct guest *g, const struct guest_params *p)
 {
 	unsigned queues = p->queues ? p->queues : 1;
@@ -186,11 +246,18 @@ static int open_queues(struct guest *g, const struct guest_params *p)
 	unsigned i;
 	int rc;
 
+	if (p->inflight) {
+		rc = guest_inflight_get(g, queues, size);
+		if (!rc)
+			rc = guest_inflight_set(g);
+		if (rc)
+			return rc;
+	}
 	for (i = 0; i < queues; i++) {
 		rc = guest_queue_setup(g, i, size, NULL);
 		if (rc)
 			return rc;
-		rc = guest_queue_start(g->queue[i], 0);
+		rc = guest_queue_start(g->queue[i], guest_queue_first(g->queue[i]));
 		if (rc)
 			return rc;
 	}
@@ -199,6 +266,7 @@ static int open_queues(struct guest *g, const struct guest_params *p)
 
 int guest_open(const struct guest_params *p, struct guest **out)
 {
+	uint64_t protocol = GUEST_PROTOCOL | (p->inflight ? VHOST_PROTOCOL_INFLIGHT : 0);
 	uint64_t features = GUEST_FEATURES;
 	struct guest *g;
 	int rc;
@@ -207,10 +275,14 @@ int guest_open(const struct guest_params *p, struct guest **out)
 		features |= VIRTIO_INDIRECT_DESC;
 	if (p->event_idx)
 		features |= VIRTIO_EVENT_IDX;
+	if (p->packed)
+		features |= VIRTIO_RING_PACKED;
 	rc = guest_connect(p->path, &g);
 	if (rc)
 		return rc;
-	rc = guest_negotiate(g, features & ~p->without, GUEST_PROTOCOL);
+	rc = guest_negotiate(g, features & ~p->without, protocol);
+	if (!rc && p->packed && !(g->acked & VIRTIO_RING_PACKED))
+		rc = -ENOTSUP;
 	if (rc)
 		goto out_close;
 	rc = guest_mem_add(g, GUEST_BASE, p->mem_size ? p->mem_size : 8u << 20, p->huge);
@@ -236,7 +308,10 @@ void guest_close(struct guest *g)
 
 	if (!g)
 		return;
-	close(g->sock);
+	if (g->sock >= 0)
+		close(g->sock);
+	if (g->inflight_fd >= 0)
+		close(g->inflight_fd);
 	for (i = 0; i < GUEST_MAX_QUEUES; i++)
 		guest_queue_free(g->queue[i]);
 	for (i = 0; i < g->nregions; i++)

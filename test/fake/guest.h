@@ -1,5 +1,5 @@
 /*
- * A fake guest: memory in memfds, split virtqueues and a virtio-blk driver, talking to a
+ * A fake guest: memory in memfds, split or packed virtqueues and a virtio-blk driver, talking to a
  * vhost-user-blk back-end over its socket. Small enough that a test can reach into every field.
  *
  * Theory of operation. A struct guest is one front-end session. guest_connect() opens it;
@@ -17,13 +17,18 @@
  *	guest_desc(), guest_avail(), guest_notify()	every field by hand, for hostile cases
  * The third does not mix with the first two on one queue: it bypasses the descriptor free list.
  *
+ * All three do the same on a packed queue (RING_PACKED acknowledged when it was set up): there
+ * guest_desc() fills a table of the driver's own, and guest_avail() lays the chain of a head into
+ * the ring, with the head as its buffer id. What only a packed ring has is under "packed queues".
+ *
  * Shared fields are read and written with atomics; a hostile test changes ring memory as it
  * likes. What the driver itself must rely on (free list, chain lengths) is kept in private memory.
  *
  * One thread per queue. Different queues of a guest may be driven by different threads once
  * set up; guest_alloc() and everything that talks on the socket belongs to one thread at a time.
  *
- * VIRTIO 1.3, sections 2.7 (split virtqueue) and 5.2 (block device). The host is little-endian.
+ * VIRTIO 1.3, sections 2.7 (split virtqueue), 2.8 (packed virtqueue) and 5.2 (block device). The
+ * host is little-endian.
  */
 #ifndef FAKE_GUEST_H
 #define FAKE_GUEST_H
@@ -42,20 +47,24 @@
 #define VIRTIO_BLK_MQ		(1ull << 12)
 #define VIRTIO_BLK_DISCARD	(1ull << 13)
 #define VIRTIO_BLK_WRITE_ZEROES (1ull << 14)
+#define VHOST_LOG_ALL		(1ull << 26)
 #define VIRTIO_INDIRECT_DESC	(1ull << 28)
 #define VIRTIO_EVENT_IDX	(1ull << 29)
 #define VHOST_USER_PROTOCOL	(1ull << 30)
 #define VIRTIO_VERSION_1	(1ull << 32)
+#define VIRTIO_RING_PACKED	(1ull << 34)
 
-/* What guest_open() acknowledges unless told otherwise (EVENT_IDX and INDIRECT come on top). */
+/* What guest_open() acknowledges unless told otherwise (EVENT_IDX, INDIRECT and RING_PACKED on
+ * top). */
 #define GUEST_FEATURES                                                                       \
 	(VIRTIO_VERSION_1 | VHOST_USER_PROTOCOL | VIRTIO_BLK_SEG_MAX | VIRTIO_BLK_SIZE_MAX | \
 	 VIRTIO_BLK_BLK_SIZE | VIRTIO_BLK_FLUSH | VIRTIO_BLK_RO | VIRTIO_BLK_MQ |            \
 	 VIRTIO_BLK_DISCARD | VIRTIO_BLK_WRITE_ZEROES)
 #define GUEST_PROTOCOL (VHOST_PROTOCOL_MQ | VHOST_PROTOCOL_REPLY_ACK | VHOST_PROTOCOL_CONFIG)
 
-enum { DESC_NEXT = 1, DESC_WRITE = 2, DESC_INDIRECT = 4 };
+enum { DESC_NEXT = 1, DESC_WRITE = 2, DESC_INDIRECT = 4, DESC_AVAIL = 1 << 7, DESC_USED = 1 << 15 };
 enum { AVAIL_NO_INTERRUPT = 1, USED_NO_NOTIFY = 1 };
+enum { EVENT_ENABLE = 0, EVENT_DISABLE = 1, EVENT_DESC = 2 };
 enum {
 	BLK_IN = 0,
 	BLK_OUT = 1,
@@ -92,6 +101,18 @@ struct virtq_used {
 	uint16_t flags;
 	uint16_t idx;
 	struct virtq_used_elem ring[]; /* then avail_event */
+};
+
+struct packed_desc {
+	uint64_t addr;
+	uint32_t len;
+	uint16_t id;
+	uint16_t flags;
+};
+
+struct packed_event {
+	uint16_t off_wrap; /* bits 0-14: a slot, bit 15: its wrap counter */
+	uint16_t flags;
 };
 
 struct blk_header {
@@ -131,6 +152,8 @@ struct blk_config {	   /* the part that drivers read */
 };
 
 _Static_assert(sizeof(struct virtq_desc) == 16, "descriptor");
+_Static_assert(sizeof(struct packed_desc) == 16, "packed descriptor");
+_Static_assert(sizeof(struct packed_event) == 4, "event suppression area");
 _Static_assert(sizeof(struct blk_header) == 16, "request header");
 _Static_assert(sizeof(struct blk_config) == 64, "configuration");
 _Static_assert(offsetof(struct blk_config, max_discard_sectors) == 36, "configuration");
@@ -158,7 +181,7 @@ struct guest_seg {
 enum guest_how {
 	GUEST_DIRECT,
 	GUEST_INDIRECT, /* the whole chain in one table */
-	GUEST_MIXED,	/* the first segment direct, the rest in a table */
+	GUEST_MIXED,	/* the first segment direct, the rest in a table; not in packed queues */
 };
 
 struct guest;
@@ -184,8 +207,9 @@ struct guest_queue {
 	struct guest *guest;
 	unsigned index;
 	unsigned size;
-	uint64_t desc_gpa, avail_gpa, used_gpa;
-	struct virtq_desc *desc;
+	bool packed;
+	uint64_t desc_gpa, avail_gpa, used_gpa; /* packed: ring, driver's and device's event area */
+	struct virtq_desc *desc;		/* packed: the driver's own */
 	struct virtq_avail *avail;
 	struct virtq_used *used;
 	int kick, call, err; /* eventfds */
@@ -197,6 +221,15 @@ struct guest_queue {
 	uint16_t used_idx;   /* next to reap */
 	uint64_t kicks;	     /* sent */
 	uint64_t calls;	     /* received by the wait functions */
+	/* of a packed queue; avail_idx and used_idx are slots there */
+	struct packed_desc *ring;
+	struct packed_event *driver_event, *device_event;
+	bool avail_wrap, used_wrap;
+	uint16_t unkicked; /* descriptors since the last decision to kick */
+	bool staged;	   /* a first descriptor that guest_publish() shows */
+	uint16_t staged_slot, staged_flags;
+	uint16_t used_flags; /* of the last used descriptor */
+	uint16_t *slots;     /* by id: descriptors that it takes in the ring */
 	/* the descriptor free list and what hangs on each head */
 	unsigned nfree;
 	uint16_t free_head;
@@ -217,6 +250,8 @@ struct guest {
 	struct guest_region region[VHOST_MAX_REGIONS];
 	unsigned nregions;
 	uint64_t alloc_next, alloc_end;
+	int inflight_fd; /* -1: no in-flight region */
+	struct vhost_inflight inflight;
 	struct guest_queue *queue[GUEST_MAX_QUEUES];
 };
 
@@ -227,6 +262,8 @@ struct guest_params {
 	unsigned queue_size; /* 0: 128 */
 	bool indirect;	     /* negotiate and use them */
 	bool event_idx;
+	bool packed;	  /* -ENOTSUP if it is not offered */
+	bool inflight;	  /* with an in-flight region from the back-end */
 	bool huge;	  /* memory in 2 MiB pages: -ENOMEM if there are none */
 	uint64_t without; /* features not to acknowledge */
 };
@@ -234,6 +271,9 @@ struct guest_params {
 /* ---- session and memory (guest.c) ---- */
 
 int guest_connect(const char *path, struct guest **out);
+
+/* A guest that talks to nobody: only memory and queues. */
+int guest_create(struct guest **out);
 
 /* Owner, features, protocol features, configuration. Only offered bits are acknowledged. */
 int guest_negotiate(struct guest *g, uint64_t features, uint64_t protocol);
@@ -258,6 +298,16 @@ static inline void *guest_ptr(const struct guest *g, uint64_t gpa)
 /* Memory from the first region, zeroed; 0 when it is used up. Never given back. */
 uint64_t guest_alloc(struct guest *g, uint64_t len, uint64_t align);
 
+/* GET_INFLIGHT_FD; the region of each queue is for @queue_size descriptors. */
+int guest_inflight_get(struct guest *g, unsigned queues, unsigned queue_size);
+int guest_inflight_set(struct guest *g);
+
+/*
+ * The same guest with its memory, in-flight region and features before another back-end; its
+ * queues are as they were, and not started.
+ */
+int guest_reconnect(struct guest *g, const char *path);
+
 /* All of the above and @p->queues started queues. */
 int guest_open(const struct guest_params *p, struct guest **out);
 
@@ -273,14 +323,29 @@ int guest_queue_setup(struct guest *g, unsigned index, unsigned size, struct gue
 int guest_queue_setup_at(struct guest *g, unsigned index, unsigned size, uint64_t desc,
 			 uint64_t avail, uint64_t used, struct guest_queue **out);
 
+/*
+ * Where a ring stands, as GET_VRING_BASE and SET_VRING_BASE have it. Split: the avail index.
+ * Packed: bits 0-14 the avail slot, 15 its wrap counter, 16-30 the used slot, 31 its wrap counter.
+ */
+#define GUEST_PACKED_BASE(slot, wrap) (((slot) | (unsigned)(wrap) << 15) * 0x10001u)
+
+/* The beginning of a fresh ring. */
+static inline uint32_t guest_queue_first(const struct guest_queue *q)
+{
+	return q->packed ? GUEST_PACKED_BASE(0u, 1) : 0;
+}
+
+/* Where the driver stands: next to make available, and (packed) next to reap. */
+uint32_t guest_queue_base(const struct guest_queue *q);
+
 /* Empties the ring in memory; both sides begin at @base. The queue must be stopped. */
-void guest_queue_reset(struct guest_queue *q, uint16_t base);
+void guest_queue_reset(struct guest_queue *q, uint32_t base);
 
 /*
  * NUM, BASE, ADDR, CALL, ERR, KICK, ENABLE and a first kick, as real front-ends do. The device
- * begins at avail index @base: that of guest_queue_reset(), or what guest_queue_stop() said.
+ * begins at @base: that of guest_queue_reset(), or what guest_queue_stop() said.
  */
-int guest_queue_start(struct guest_queue *q, uint16_t base);
+int guest_queue_start(struct guest_queue *q, uint32_t base);
 
 /* GET_VRING_BASE; @base may be NULL. */
 int guest_queue_stop(struct guest_queue *q, uint32_t *base);
@@ -297,7 +362,7 @@ void guest_queue_quiet(struct guest_queue *q, bool on);
 void guest_desc(struct guest_queue *q, unsigned i, uint64_t addr, uint32_t len, unsigned flags,
 		unsigned next);
 
-/* Fills one descriptor of an indirect table. */
+/* Fills one descriptor of an indirect table; a packed one holds @next where its id would be. */
 void guest_table(struct guest *g, uint64_t table, unsigned i, uint64_t addr, uint32_t len,
 		 unsigned flags, unsigned next);
 
@@ -325,6 +390,30 @@ int guest_used_wait_call(struct guest_queue *q, struct virtq_used_elem *e, int t
 
 /* Reads and clears an eventfd: how often it was signalled. */
 uint64_t guest_event_take(int fd);
+
+/* ---- packed queues (guest_packed.c) ---- */
+
+/* What guest_queue_reset(), guest_avail() and so on do on a packed queue. */
+void guest_packed_reset(struct guest_queue *q, uint32_t base);
+void guest_packed_quiet(struct guest_queue *q, bool on);
+void guest_packed_avail(struct guest_queue *q, unsigned head);
+void guest_packed_publish(struct guest_queue *q);
+bool guest_packed_kick_wanted(struct guest_queue *q);
+bool guest_packed_used_pop(struct guest_queue *q, struct virtq_used_elem *e);
+
+/*
+ * By hand: one descriptor in slot avail_idx + @ahead, with all of its @flags (see
+ * guest_packed_mark()), visible at once. The driver's position stays until
+ * guest_packed_advance().
+ */
+void guest_packed_desc(struct guest_queue *q, unsigned ahead, uint64_t addr, uint32_t len,
+		       unsigned id, unsigned flags);
+
+/* AVAIL and USED as they must be for slot avail_idx + @ahead to be available. */
+unsigned guest_packed_mark(const struct guest_queue *q, unsigned ahead);
+
+/* The next @n slots are made available: buffer @id, if it is one, takes them. */
+void guest_packed_advance(struct guest_queue *q, unsigned n, unsigned id);
 
 /* ---- requests (guest_blk.c) ---- */
 

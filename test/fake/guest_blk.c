@@ -21,6 +21,12 @@ static unsigned seg_flags(const struct guest_seg *s, bool last)
 	return (s->write ? DESC_WRITE : 0u) | (last ? 0u : DESC_NEXT);
 }
 
+/* The entries of a packed queue's table follow each other: NEXT means nothing (2.8.7). */
+static unsigned table_flags(const struct guest_queue *q, const struct guest_seg *s, bool last)
+{
+	return seg_flags(s, last || q->packed);
+}
+
 static uint16_t take_desc(struct guest_queue *q)
 {
 	uint16_t i = q->free_head;
@@ -45,7 +51,8 @@ static void give_chain(struct guest_queue *q, uint16_t head)
 int guest_chain_add(struct guest_queue *q, const struct guest_seg *segs, unsigned n,
 		    enum guest_how how, uint64_t table, uint16_t *head)
 {
-	unsigned direct = how == GUEST_DIRECT ? n : how == GUEST_MIXED;
+	/* No table is linked to by NEXT in a packed queue (2.8.19). */
+	unsigned direct = how == GUEST_DIRECT ? n : how == GUEST_MIXED && !q->packed;
 	unsigned need = direct + (direct < n), i;
 	uint16_t first, d;
 
@@ -55,7 +62,7 @@ int guest_chain_add(struct guest_queue *q, const struct guest_seg *segs, unsigne
 		return -E2BIG;
 	for (i = direct; i < n; i++)
 		guest_table(q->guest, table, i - direct, segs[i].gpa, segs[i].len,
-			    seg_flags(&segs[i], i + 1 == n), i - direct + 1);
+			    table_flags(q, &segs[i], i + 1 == n), i - direct + 1);
 	first = q->free_head;
 	for (i = 0; i < direct; i++) {
 		d = take_desc(q);

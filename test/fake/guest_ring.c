@@ -1,4 +1,4 @@
-/* The split virtqueues of a fake guest. VIRTIO 1.3, section 2.7. */
+/* The virtqueues of a fake guest; split here, packed in guest_packed.c. VIRTIO 1.3, section 2.7. */
 #define _GNU_SOURCE 1
 #include "fake/guest.h"
 
@@ -39,6 +39,12 @@ uint64_t guest_event_take(int fd)
 
 static int queue_alloc_private(struct guest_queue *q)
 {
+	if (q->packed) {
+		q->desc = calloc(q->size, sizeof(*q->desc));
+		q->slots = calloc(q->size, sizeof(*q->slots));
+		if (!q->desc || !q->slots)
+			return -ENOMEM;
+	}
 	q->free_next = calloc(q->size, sizeof(*q->free_next));
 	q->chain_len = calloc(q->size, sizeof(*q->chain_len));
 	q->by_head = calloc(q->size, sizeof(struct guest_req *));
@@ -64,18 +70,25 @@ int guest_queue_setup_at(struct guest *g, unsigned index, unsigned size, uint64_
 	*q = (struct guest_queue){ .guest = g,
 				   .index = index,
 				   .size = size,
+				   .packed = g->acked & VIRTIO_RING_PACKED,
 				   .desc_gpa = desc,
 				   .avail_gpa = avail,
 				   .used_gpa = used };
-	q->desc = guest_ptr(g, desc);
-	q->avail = guest_ptr(g, avail);
-	q->used = guest_ptr(g, used);
+	if (q->packed) {
+		q->ring = guest_ptr(g, desc);
+		q->driver_event = guest_ptr(g, avail);
+		q->device_event = guest_ptr(g, used);
+	} else {
+		q->desc = guest_ptr(g, desc);
+		q->avail = guest_ptr(g, avail);
+		q->used = guest_ptr(g, used);
+	}
 	rc = queue_alloc_private(q);
 	if (rc) {
 		guest_queue_free(q);
 		return rc;
 	}
-	guest_queue_reset(q, 0);
+	guest_queue_reset(q, guest_queue_first(q));
 	g->queue[index] = q;
 	if (out)
 		*out = q;
@@ -84,19 +97,26 @@ int guest_queue_setup_at(struct guest *g, unsigned index, unsigned size, uint64_
 
 int guest_queue_setup(struct guest *g, unsigned index, unsigned size, struct guest_queue **out)
 {
+	bool packed = g->acked & VIRTIO_RING_PACKED;
 	uint64_t desc = guest_alloc(g, 16ull * size, 16);
-	uint64_t avail = guest_alloc(g, 6 + 2ull * size, 2);
-	uint64_t used = guest_alloc(g, 6 + 8ull * size, 4);
+	uint64_t avail = guest_alloc(g, packed ? 4 : 6 + 2ull * size, packed ? 4 : 2);
+	uint64_t used = guest_alloc(g, packed ? 4 : 6 + 8ull * size, 4);
 
 	if (!desc || !avail || !used)
 		return -ENOSPC;
 	return guest_queue_setup_at(g, index, size, desc, avail, used, out);
 }
 
-void guest_queue_reset(struct guest_queue *q, uint16_t base)
+uint32_t guest_queue_base(const struct guest_queue *q)
 {
-	unsigned i;
+	if (!q->packed)
+		return q->avail_idx;
+	return q->avail_idx | (uint32_t)q->avail_wrap << 15 | (uint32_t)q->used_idx << 16 |
+	       (uint32_t)q->used_wrap << 31;
+}
 
+static void split_reset(struct guest_queue *q, uint16_t base)
+{
 	memset(q->desc, 0, sizeof(struct virtq_desc) * q->size);
 	memset(q->avail, 0, 6 + sizeof(uint16_t) * q->size);
 	memset(q->used, 0, 6 + sizeof(struct virtq_used_elem) * q->size);
@@ -106,6 +126,16 @@ void guest_queue_reset(struct guest_queue *q, uint16_t base)
 	q->kicked_idx = base;
 	q->used_idx = base;
 	*used_event(q) = base;
+}
+
+void guest_queue_reset(struct guest_queue *q, uint32_t base)
+{
+	unsigned i;
+
+	if (q->packed)
+		guest_packed_reset(q, base);
+	else
+		split_reset(q, (uint16_t)base);
 	for (i = 0; i < q->size; i++)
 		q->free_next[i] = (uint16_t)(i + 1);
 	q->free_head = 0;
@@ -131,9 +161,9 @@ static int set_addr(struct guest_queue *q)
 			       .size = sizeof(struct vhost_vring_addr) };
 
 	m.u.addr = (struct vhost_vring_addr){ .index = q->index,
-					      .desc = (uintptr_t)q->desc,
-					      .used = (uintptr_t)q->used,
-					      .avail = (uintptr_t)q->avail };
+					      .desc = (uintptr_t)guest_ptr(g, q->desc_gpa),
+					      .used = (uintptr_t)guest_ptr(g, q->used_gpa),
+					      .avail = (uintptr_t)guest_ptr(g, q->avail_gpa) };
 	return vhost_command(g->sock, &m, NULL, 0, !!(g->protocol & VHOST_PROTOCOL_REPLY_ACK),
 			     GUEST_DEADLINE_MS);
 }
@@ -148,7 +178,7 @@ static int set_fd(struct guest_queue *q, uint32_t request, int fd, bool none)
 			     !!(g->protocol & VHOST_PROTOCOL_REPLY_ACK), GUEST_DEADLINE_MS);
 }
 
-int guest_queue_start(struct guest_queue *q, uint16_t base)
+int guest_queue_start(struct guest_queue *q, uint32_t base)
 {
 	int rc;
 
@@ -203,8 +233,8 @@ int guest_queue_restart(struct guest_queue *q)
 	guest_event_take(q->kick);
 	guest_event_take(q->call);
 	guest_event_take(q->err);
-	guest_queue_reset(q, 0);
-	return guest_queue_start(q, 0);
+	guest_queue_reset(q, guest_queue_first(q));
+	return guest_queue_start(q, guest_queue_first(q));
 }
 
 void guest_queue_free(struct guest_queue *q)
@@ -217,6 +247,9 @@ void guest_queue_free(struct guest_queue *q)
 		close(q->call);
 	if (q->err > 0)
 		close(q->err);
+	if (q->packed)
+		free(q->desc);
+	free(q->slots);
 	free(q->free_next);
 	free(q->chain_len);
 	free(q->by_head);
@@ -226,7 +259,9 @@ void guest_queue_free(struct guest_queue *q)
 void guest_queue_quiet(struct guest_queue *q, bool on)
 {
 	q->quiet = on;
-	if (has_event_idx(q))
+	if (q->packed)
+		guest_packed_quiet(q, on);
+	else if (has_event_idx(q))
 		__atomic_store_n(used_event(q), (uint16_t)(q->used_idx + (on ? 0x8000 : 0)),
 				 __ATOMIC_RELAXED);
 	else
@@ -247,19 +282,31 @@ void guest_table(struct guest *g, uint64_t table, unsigned i, uint64_t addr, uin
 	struct virtq_desc d = {
 		.addr = addr, .len = len, .flags = (uint16_t)flags, .next = (uint16_t)next
 	};
+	struct packed_desc pd = {
+		.addr = addr, .len = len, .id = (uint16_t)next, .flags = (uint16_t)flags
+	};
+	bool packed = g->acked & VIRTIO_RING_PACKED;
 
 	/* Tables need no alignment. */
-	memcpy(guest_ptr(g, table + 16ull * i), &d, sizeof(d));
+	memcpy(guest_ptr(g, table + 16ull * i), packed ? (void *)&pd : &d, 16);
 }
 
 void guest_avail(struct guest_queue *q, unsigned head)
 {
+	if (q->packed) {
+		guest_packed_avail(q, head);
+		return;
+	}
 	q->avail->ring[q->avail_idx % q->size] = (uint16_t)head;
 	q->avail_idx++;
 }
 
 void guest_publish(struct guest_queue *q)
 {
+	if (q->packed) {
+		guest_packed_publish(q);
+		return;
+	}
 	/* The chains and ring entries must be visible before the index that covers them. */
 	__atomic_store_n(&q->avail->idx, q->avail_idx, __ATOMIC_RELEASE);
 }
@@ -276,6 +323,8 @@ static bool kick_wanted(struct guest_queue *q)
 {
 	uint16_t event, now = q->avail_idx, old = q->kicked_idx;
 
+	if (q->packed)
+		return guest_packed_kick_wanted(q);
 	q->kicked_idx = now;
 	if (!has_event_idx(q))
 		return !(__atomic_load_n(&q->used->flags, __ATOMIC_RELAXED) & USED_NO_NOTIFY);
@@ -294,6 +343,8 @@ void guest_notify(struct guest_queue *q)
 
 bool guest_used_pop(struct guest_queue *q, struct virtq_used_elem *e)
 {
+	if (q->packed)
+		return guest_packed_used_pop(q, e);
 	/* The elements must not be read before the index that covers them. */
 	if (__atomic_load_n(&q->used->idx, __ATOMIC_ACQUIRE) == q->used_idx)
 		return false;

@@ -121,7 +121,8 @@ int vhost_send(int sock, struct vhost_msg *m, const int *fds, int nfds, int time
 	return 0;
 }
 
-static void close_received(struct msghdr *h)
+/* Closes all but the first, if somebody wants that one. */
+static void take_received(struct msghdr *h, int *want)
 {
 	struct cmsghdr *c;
 	size_t i, n;
@@ -133,12 +134,15 @@ static void close_received(struct msghdr *h)
 		n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 		for (i = 0; i < n; i++) {
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-			close(fd);
+			if (want && *want < 0)
+				*want = fd;
+			else
+				close(fd);
 		}
 	}
 }
 
-static int recv_exactly(int sock, void *buf, size_t len, uint64_t deadline)
+static int recv_exactly(int sock, void *buf, size_t len, int *fd, uint64_t deadline)
 {
 	union {
 		char buf[CMSG_SPACE(sizeof(int) * VHOST_MAX_FDS)];
@@ -164,29 +168,34 @@ static int recv_exactly(int sock, void *buf, size_t len, uint64_t deadline)
 			return -errno;
 		if (n == 0)
 			return -ECONNRESET;
-		close_received(&h);
+		take_received(&h, fd);
 		iov.iov_base = (uint8_t *)iov.iov_base + n;
 		iov.iov_len -= (size_t)n;
 	}
 	return 0;
 }
 
-int vhost_recv(int sock, struct vhost_msg *m, int timeout_ms)
+static int recv_msg(int sock, struct vhost_msg *m, int *fd, int timeout_ms)
 {
 	uint64_t deadline = deadline_in(timeout_ms);
 	int rc;
 
-	rc = recv_exactly(sock, m, VHOST_HEADER_SIZE, deadline);
+	rc = recv_exactly(sock, m, VHOST_HEADER_SIZE, fd, deadline);
 	if (rc)
 		return rc;
 	if (m->size > sizeof(m->u))
 		return -EMSGSIZE;
-	return recv_exactly(sock, (uint8_t *)m + VHOST_HEADER_SIZE, m->size, deadline);
+	return recv_exactly(sock, (uint8_t *)m + VHOST_HEADER_SIZE, m->size, fd, deadline);
 }
 
-static int recv_reply(int sock, uint32_t request, struct vhost_msg *m, int timeout_ms)
+int vhost_recv(int sock, struct vhost_msg *m, int timeout_ms)
 {
-	int rc = vhost_recv(sock, m, timeout_ms);
+	return recv_msg(sock, m, NULL, timeout_ms);
+}
+
+static int recv_reply(int sock, uint32_t request, struct vhost_msg *m, int *fd, int timeout_ms)
+{
+	int rc = recv_msg(sock, m, fd, timeout_ms);
 
 	if (rc)
 		return rc;
@@ -200,7 +209,16 @@ int vhost_call(int sock, struct vhost_msg *m, int timeout_ms)
 	uint32_t request = m->request;
 	int rc = vhost_send(sock, m, NULL, 0, timeout_ms);
 
-	return rc ? rc : recv_reply(sock, request, m, timeout_ms);
+	return rc ? rc : recv_reply(sock, request, m, NULL, timeout_ms);
+}
+
+int vhost_call_fd(int sock, struct vhost_msg *m, int *fd, int timeout_ms)
+{
+	uint32_t request = m->request;
+	int rc = vhost_send(sock, m, NULL, 0, timeout_ms);
+
+	*fd = -1;
+	return rc ? rc : recv_reply(sock, request, m, fd, timeout_ms);
 }
 
 int vhost_command(int sock, struct vhost_msg *m, const int *fds, int nfds, int ack, int timeout_ms)
@@ -213,7 +231,7 @@ int vhost_command(int sock, struct vhost_msg *m, const int *fds, int nfds, int a
 	rc = vhost_send(sock, m, fds, nfds, timeout_ms);
 	if (rc || !ack)
 		return rc;
-	rc = recv_reply(sock, m->request, &reply, timeout_ms);
+	rc = recv_reply(sock, m->request, &reply, NULL, timeout_ms);
 	if (rc)
 		return rc;
 	if (reply.size != sizeof(uint64_t))

@@ -17,6 +17,7 @@ enum vhost_request {
 	VHOST_SET_FEATURES = 2,
 	VHOST_SET_OWNER = 3,
 	VHOST_SET_MEM_TABLE = 5,
+	VHOST_SET_LOG_BASE = 6,
 	VHOST_SET_VRING_NUM = 8,
 	VHOST_SET_VRING_ADDR = 9,
 	VHOST_SET_VRING_BASE = 10,
@@ -30,6 +31,8 @@ enum vhost_request {
 	VHOST_SET_VRING_ENABLE = 18,
 	VHOST_GET_CONFIG = 24,
 	VHOST_SET_CONFIG = 25,
+	VHOST_GET_INFLIGHT_FD = 31,
+	VHOST_SET_INFLIGHT_FD = 32,
 };
 
 #define VHOST_FLAG_VERSION    0x1u
@@ -38,8 +41,10 @@ enum vhost_request {
 #define VHOST_NO_FD	      0x100u /* bit 8 of SET_VRING_KICK, CALL and ERR */
 
 #define VHOST_PROTOCOL_MQ	 (1ull << 0)
+#define VHOST_PROTOCOL_LOG_SHMFD (1ull << 1)
 #define VHOST_PROTOCOL_REPLY_ACK (1ull << 3)
 #define VHOST_PROTOCOL_CONFIG	 (1ull << 9)
+#define VHOST_PROTOCOL_INFLIGHT	 (1ull << 12)
 
 #define VHOST_MAX_REGIONS 8
 #define VHOST_MAX_FDS	  8
@@ -73,6 +78,19 @@ struct vhost_memtable {
 	struct vhost_region region[VHOST_MAX_REGIONS];
 };
 
+struct vhost_log {
+	uint64_t size;
+	uint64_t offset;
+};
+
+struct vhost_inflight {
+	uint64_t mmap_size;
+	uint64_t mmap_offset;
+	uint16_t num_queues;
+	uint16_t queue_size;
+	uint32_t pad;
+};
+
 struct vhost_config {
 	uint32_t offset;
 	uint32_t size;
@@ -90,6 +108,8 @@ struct vhost_msg {
 		struct vhost_vring_addr addr;
 		struct vhost_memtable memtable;
 		struct vhost_config config;
+		struct vhost_log log;
+		struct vhost_inflight inflight;
 		uint8_t raw[512];
 	} u;
 } __attribute__((packed));
@@ -115,6 +135,9 @@ int vhost_recv(int sock, struct vhost_msg *m, int timeout_ms);
 
 /* Sends a request that has a reply of its own, and leaves that reply in @m. */
 int vhost_call(int sock, struct vhost_msg *m, int timeout_ms);
+
+/* The same; the first descriptor that comes with the reply is @fd, or -1. */
+int vhost_call_fd(int sock, struct vhost_msg *m, int *fd, int timeout_ms);
 
 /*
  * Sends a request that has no reply of its own. With @ack its success is asked for (REPLY_ACK

@@ -87,7 +87,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 	(void)argc;
 	(void)argv;
-	log_set_level((enum log_level) - 1);
+	log_set_level(LOG_SILENT);
 	if (reactor_create(&r) || mem_guard_sigbus())
 		abort();
 	for (int i = 0; i < FDS; i++) {

@@ -16,7 +16,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	(void)argc;
 	(void)argv;
-	log_set_level((enum log_level) - 1);
+	log_set_level(LOG_SILENT);
 	return 0;
 }
 

@@ -25,14 +25,14 @@
 #include "fake/guest.h"
 #include "fake/tap.h"
 
-/* Controllers of every daemon that the cases run against. */
-#define RING_DISK     "disk"  /* malloc, 64 MiB, 4 queues */
-#define RING_FILE     "file"  /* file, 64 MiB, 4 queues */
-#define RING_NULL     "null"  /* null, 1 GiB, 4 queues */
-#define RING_SLOW     "slow"  /* malloc behind a delay of RING_SLOW_MS, 4 queues */
-#define RING_RO	      "ro"    /* file, 1 MiB, read-only, filled with RING_RO_BYTE */
-#define RING_OTHER    "other" /* malloc, the bystander's */
-#define RING_NOSERIAL "noserial"
+/* Controllers of every daemon that the cases run against; packed rings where it says nothing. */
+#define RING_DISK     "disk"	 /* malloc, 64 MiB, 4 queues */
+#define RING_FILE     "file"	 /* file, 64 MiB, 4 queues */
+#define RING_NULL     "null"	 /* null, 1 GiB, 4 queues */
+#define RING_SLOW     "slow"	 /* malloc behind a delay of RING_SLOW_MS, 4 queues */
+#define RING_RO	      "ro"	 /* file, 1 MiB, read-only, filled with RING_RO_BYTE */
+#define RING_OTHER    "other"	 /* malloc, split rings, the bystander's */
+#define RING_NOSERIAL "noserial" /* split rings */
 #define RING_SERIAL20 "serial20" /* serial RING_SERIAL */
 #define RING_SERIAL40 "serial40" /* twice that, unless the daemon refused it */
 
@@ -58,6 +58,7 @@ struct ring_env {
 	char file[256];	   /* behind RING_FILE */
 	bool long_run;
 	bool sanitized;
+	bool packed;		   /* packed rings are offered */
 	bool serial40;		   /* the daemon accepted such a serial */
 	int fds, guest_maps, maps; /* at rest */
 	long rss_kib;
@@ -72,12 +73,14 @@ struct ring_test {
 	bool failed;
 	char why[512];
 	const char *skip; /* the reason, if the case could not run */
+	bool packed;	  /* guests use packed rings */
 };
 
 struct ring_case {
 	const char *name;
 	void (*run)(struct ring_test *t);
 	bool reactors; /* also with two reactors */
+	bool packed;   /* also with packed rings */
 };
 
 /* The tables end with a case without a name. */
@@ -89,6 +92,14 @@ extern const struct ring_case ring_shape_cases[];
 extern const struct ring_case ring_zero_cases[];
 extern const struct ring_case ring_stop_cases[];
 extern const struct ring_case ring_load_cases[];
+extern const struct ring_case ring_log_cases[];
+
+/* For packed rings alone. */
+extern const struct ring_case ring_packed_cases[];
+extern const struct ring_case ring_packed_setup_cases[];
+
+/* With daemons of their own, for both formats. */
+extern const struct ring_case ring_crash_cases[];
 
 void ring_fail(struct ring_test *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -169,6 +180,9 @@ void probe_header(struct probe *p, uint32_t type, uint64_t sector);
 /* Makes @head available, kicks, and says what came back. */
 enum answer probe_send(struct probe *p, unsigned head);
 
+/* The same for what has been made available already. */
+enum answer probe_wait(struct probe *p, unsigned head);
+
 /* What the used element and the status byte say. */
 enum answer probe_verdict(struct probe *p, unsigned head);
 
@@ -182,6 +196,9 @@ enum answer probe_request(struct probe *p, uint32_t type, uint64_t sector, uint3
  */
 bool probe_expect(struct probe *p, unsigned head, unsigned allowed, const char *what);
 
+/* The second half of probe_expect(), for an answer that has come. */
+bool probe_settle(struct probe *p, enum answer a, unsigned allowed, const char *what);
+
 /* Writes random data, reads it back, compares. */
 bool probe_good(struct probe *p, const char *what);
 
@@ -189,6 +206,9 @@ bool probe_good(struct probe *p, const char *what);
 bool probe_guards(struct probe *p, const char *what);
 
 const char *answer_name(enum answer a);
+
+/* The daemon's CPU share over half a second, in percent, while nobody else is served. */
+long ring_busy_percent(struct ring_test *t);
 
 uint64_t ring_random(uint64_t *state);
 void ring_random_fill(uint64_t *state, void *p, size_t len);

@@ -13,7 +13,7 @@
 #define FDS_SLACK     2
 #define MAPS_SLACK    80 /* malloc arenas and cached thread stacks come and stay */
 #define GUEST_MEMFD   "memfd:guest"
-#define RSS_SLACK_KIB 16384
+#define RSS_SLACK_KIB 24576 /* what malloc keeps of rings of 32768 */
 
 static void bystander_fail(struct bystander *b, const char *what, int rc)
 {
@@ -68,6 +68,22 @@ void ring_bystander_pause(struct ring_env *env, bool on)
 		usleep(1000);
 }
 
+long ring_busy_percent(struct ring_test *t)
+{
+	struct daemon *d = &t->env->daemon;
+	uint64_t start;
+	long cpu;
+
+	ring_bystander_pause(t->env, true);
+	usleep(200000);
+	start = vhost_now_ns();
+	cpu = daemon_cpu_ms(d);
+	usleep(500000);
+	cpu = daemon_cpu_ms(d) - cpu;
+	ring_bystander_pause(t->env, false);
+	return cpu * 100 / (long)((vhost_now_ns() - start) / 1000000);
+}
+
 static bool make_file(const char *path, size_t size, int byte)
 {
 	uint8_t *buf = malloc(1 << 20);
@@ -97,14 +113,15 @@ static bool rpc_ok(struct ring_env *env, int rc, const char *what)
 #define RPC(env, ...) rpc_ok(env, daemon_rpc(&(env)->daemon, __VA_ARGS__, NULL), #__VA_ARGS__)
 
 static bool make_controller(struct ring_env *env, const char *name, const char *bdev,
-			    const char *queues, const char *extra)
+			    const char *queues, bool packed, const char *extra)
 {
+	const char *ring = packed ? "packed_ring=true" : "packed_ring=false";
 	char ctrlr[64], dev[64], num[64];
 
 	snprintf(ctrlr, sizeof(ctrlr), "ctrlr=%s", name);
 	snprintf(dev, sizeof(dev), "dev_name=%s", bdev);
 	snprintf(num, sizeof(num), "num_queues=%s", queues);
-	return RPC(env, "vhost_create_blk_controller", ctrlr, dev, num, extra);
+	return RPC(env, "vhost_create_blk_controller", ctrlr, dev, num, ring, extra);
 }
 
 static bool make_file_disks(struct ring_env *env)
@@ -123,8 +140,8 @@ static bool make_file_disks(struct ring_env *env)
 		return false;
 	snprintf(arg, sizeof(arg), "filename=%s", ro);
 	return RPC(env, "bdev_aio_create", "name=a_ro", arg, "block_size=512") &&
-	       make_controller(env, RING_FILE, "a_file", "4", NULL) &&
-	       make_controller(env, RING_RO, "a_ro", "1", "readonly=true");
+	       make_controller(env, RING_FILE, "a_file", "4", true, NULL) &&
+	       make_controller(env, RING_RO, "a_ro", "1", true, "readonly=true");
 }
 
 static bool make_serials(struct ring_env *env)
@@ -136,8 +153,8 @@ static bool make_serials(struct ring_env *env)
 	env->serial40 =
 		daemon_rpc(&env->daemon, "vhost_create_blk_controller", "ctrlr=" RING_SERIAL40,
 			   "dev_name=n_s40", "serial=" RING_SERIAL RING_SERIAL, NULL) == 0;
-	return make_controller(env, RING_NOSERIAL, "n_s0", "1", NULL) &&
-	       make_controller(env, RING_SERIAL20, "n_s20", "1", "serial=" RING_SERIAL);
+	return make_controller(env, RING_NOSERIAL, "n_s0", "1", false, NULL) &&
+	       make_controller(env, RING_SERIAL20, "n_s20", "1", true, "serial=" RING_SERIAL);
 }
 
 static bool make_disks(struct ring_env *env)
@@ -153,10 +170,10 @@ static bool make_disks(struct ring_env *env)
 	       RPC(env, "bdev_delay_create", "base_bdev_name=m_slow", "name=d_slow",
 		   "avg_read_latency=300000", "p99_read_latency=300000", "avg_write_latency=300000",
 		   "p99_write_latency=300000") &&
-	       make_controller(env, RING_DISK, "m_disk", "4", NULL) &&
-	       make_controller(env, RING_OTHER, "m_other", "1", NULL) &&
-	       make_controller(env, RING_SLOW, "d_slow", "4", NULL) &&
-	       make_controller(env, RING_NULL, "n_null", "4", NULL) && make_file_disks(env) &&
+	       make_controller(env, RING_DISK, "m_disk", "4", true, NULL) &&
+	       make_controller(env, RING_OTHER, "m_other", "1", false, NULL) &&
+	       make_controller(env, RING_SLOW, "d_slow", "4", true, NULL) &&
+	       make_controller(env, RING_NULL, "n_null", "4", true, NULL) && make_file_disks(env) &&
 	       make_serials(env);
 }
 
@@ -177,6 +194,7 @@ static bool fill_disk(struct ring_env *env)
 		tap_diag("cannot open a guest on %s: %s", path, strerror(-rc));
 		return false;
 	}
+	env->packed = g->offered & VIRTIO_RING_PACKED;
 	memset(buf, 0x11, sizeof(buf));
 	for (s = 0; !rc && s < RING_DISK_SECTORS; s += sizeof(buf) / 512)
 		rc = guest_write(g, 0, s, buf, sizeof(buf));

@@ -5,23 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The daemon's CPU share over half a second, in percent, while nobody else is served. */
-static long busy_percent(struct ring_test *t)
-{
-	struct daemon *d = &t->env->daemon;
-	uint64_t start;
-	long cpu;
-
-	ring_bystander_pause(t->env, true);
-	usleep(200000);
-	start = vhost_now_ns();
-	cpu = daemon_cpu_ms(d);
-	usleep(500000);
-	cpu = daemon_cpu_ms(d) - cpu;
-	ring_bystander_pause(t->env, false);
-	return cpu * 100 / (long)((vhost_now_ns() - start) / 1000000);
-}
-
 static void index_jump(struct probe *p, unsigned by, const char *what)
 {
 	struct ring_test *t = p->t;
@@ -44,7 +27,7 @@ static void index_jump(struct probe *p, unsigned by, const char *what)
 		used++;
 	REQUIRE(t, used == 0, "%s: %u used entries", what, used);
 	REQUIRE(t, rc == -EPIPE, "%s: the error eventfd was not signalled", what);
-	busy = busy_percent(t);
+	busy = ring_busy_percent(t);
 	REQUIRE(t, busy < 50, "%s: the daemon is %ld %% busy over a broken ring", what, busy);
 	errors = guest_event_take(p->q->err);
 	REQUIRE(t, errors == 1, "%s: the error eventfd was signalled %llu times", what,
@@ -223,11 +206,11 @@ static void case_smallest(struct ring_test *t)
 }
 
 const struct ring_case ring_index_cases[] = {
-	{ "RING 37: avail.idx jumps", case_37, true },
-	{ "RING 37: a new guest after a broken ring", case_37_reconnect, false },
-	{ "heads beyond the queue", case_head_range, false },
-	{ "RING 40: one head three times in flight", case_40, true },
-	{ "RING 53: completely full avail rings of 1, 2, 256, 32768", case_53, false },
-	{ "queues of one, two and four descriptors", case_smallest, false },
-	{ NULL, NULL, false },
+	{ "RING 37: avail.idx jumps", case_37, true, false },
+	{ "RING 37: a new guest after a broken ring", case_37_reconnect, false, false },
+	{ "heads beyond the queue", case_head_range, false, false },
+	{ "RING 40: one head three times in flight", case_40, true, true },
+	{ "RING 53: completely full avail rings of 1, 2, 256, 32768", case_53, false, true },
+	{ "queues of one, two and four descriptors", case_smallest, false, true },
+	{ 0 },
 };

@@ -78,6 +78,7 @@ struct guest *ring_open(struct ring_test *t, const char *ctrlr, struct guest_par
 
 	daemon_socket(&t->env->daemon, ctrlr, path, sizeof(path));
 	p.path = path;
+	p.packed = p.packed || t->packed;
 	rc = guest_open(&p, &g);
 	if (rc) {
 		ring_fail(t, "cannot open a guest on %s: %s", ctrlr, strerror(-rc));
@@ -187,11 +188,10 @@ enum answer probe_verdict(struct probe *p, unsigned head)
 	return ANSWER_WRONG;
 }
 
-enum answer probe_send(struct probe *p, unsigned head)
+enum answer probe_wait(struct probe *p, unsigned head)
 {
 	int rc;
 
-	guest_avail(p->q, head);
 	guest_notify(p->q);
 	rc = guest_used_wait(p->q, &p->used, PROBE_ANSWER_MS);
 	if (rc == -ECONNRESET)
@@ -199,6 +199,12 @@ enum answer probe_send(struct probe *p, unsigned head)
 	if (rc == -ETIMEDOUT)
 		return ANSWER_SILENT;
 	return rc ? ANSWER_BROKEN : probe_verdict(p, head);
+}
+
+enum answer probe_send(struct probe *p, unsigned head)
+{
+	guest_avail(p->q, head);
+	return probe_wait(p, head);
 }
 
 void probe_plain(struct probe *p, uint32_t type, uint64_t sector, uint32_t len)
@@ -235,9 +241,8 @@ bool probe_good(struct probe *p, const char *what)
 	return probe_guards(p, what);
 }
 
-bool probe_expect(struct probe *p, unsigned head, unsigned allowed, const char *what)
+bool probe_settle(struct probe *p, enum answer a, unsigned allowed, const char *what)
 {
-	enum answer a = probe_send(p, head);
 	int rc;
 
 	REQUIRE_TRUE(p->t, !p->t->failed, "%s", what);
@@ -250,4 +255,9 @@ bool probe_expect(struct probe *p, unsigned head, unsigned allowed, const char *
 		REQUIRE_TRUE(p->t, !rc, "%s: cannot restart the queue: %s", what, strerror(-rc));
 	}
 	return probe_good(p, what);
+}
+
+bool probe_expect(struct probe *p, unsigned head, unsigned allowed, const char *what)
+{
+	return probe_settle(p, probe_send(p, head), allowed, what);
 }

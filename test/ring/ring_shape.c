@@ -345,14 +345,14 @@ static void case_86(struct ring_test *t)
 }
 
 const struct ring_case ring_shape_cases[] = {
-	{ "RING 41: capacity is checked over the whole chain", case_41, false },
-	{ "BLK 74: header, data and status in any descriptors", case_74, false },
-	{ "BLK 74: status in the last byte of 4 KiB", case_74_status, false },
-	{ "BLK 75: lengths in the used ring", case_75, false },
-	{ "BLK 76: serials and their buffers", case_76, false },
-	{ "BLK 78: requests without data, or not in sectors", case_78, false },
-	{ "BLK 79: short headers", case_79, false },
-	{ "BLK 83: size_max, seg_max and 1 MiB requests", case_83, false },
-	{ "BLK 86: descriptors in the wrong direction", case_86, false },
-	{ NULL, NULL, false },
+	{ "RING 41: capacity is checked over the whole chain", case_41, false, true },
+	{ "BLK 74: header, data and status in any descriptors", case_74, false, true },
+	{ "BLK 74: status in the last byte of 4 KiB", case_74_status, false, true },
+	{ "BLK 75: lengths in the used ring", case_75, false, true },
+	{ "BLK 76: serials and their buffers", case_76, false, false },
+	{ "BLK 78: requests without data, or not in sectors", case_78, false, true },
+	{ "BLK 79: short headers", case_79, false, true },
+	{ "BLK 83: size_max, seg_max and 1 MiB requests", case_83, false, true },
+	{ "BLK 86: descriptors in the wrong direction", case_86, false, true },
+	{ 0 },
 };

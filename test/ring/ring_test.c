@@ -1,7 +1,8 @@
 /*
  * ring_test [RIFFLE]: hostile and ordinary virtqueues against a daemon of its own. TAP.
  * RIFFLE_LONG=1 runs the loops at full length; RING_ONLY=TEXT runs the cases whose name holds
- * TEXT; RING_TIMES=1 prints how long each case took.
+ * TEXT, RING_PASS=one, two or packed those of one daemon; RING_TIMES=1 prints how long each case
+ * took.
  */
 #include "ring/ring.h"
 
@@ -12,13 +13,23 @@
 #include <unistd.h>
 
 static const struct ring_case *const tables[] = {
-	ring_chain_cases, ring_memory_cases, ring_index_cases, ring_call_cases,
-	ring_shape_cases, ring_zero_cases,   ring_stop_cases,  ring_load_cases,
+	ring_chain_cases, ring_memory_cases, ring_index_cases, ring_call_cases, ring_shape_cases,
+	ring_zero_cases,  ring_stop_cases,   ring_load_cases,  ring_log_cases,	ring_crash_cases,
+};
+static const struct ring_case *const packed_tables[] = { ring_packed_cases,
+							 ring_packed_setup_cases };
+
+/* One daemon, and the cases that run against it. */
+struct pass {
+	const char *cpumask;
+	const char *label;
+	bool reactors; /* only those for two reactors */
+	bool packed;   /* with packed rings, and only those that apply to them */
 };
 
-static void run_case(struct ring_env *env, const struct ring_case *c)
+static void run_case(struct ring_env *env, const struct ring_case *c, bool packed)
 {
-	struct ring_test t = { .env = env };
+	struct ring_test t = { .env = env, .packed = packed };
 	uint64_t start = vhost_now_ns();
 	char name[256];
 
@@ -48,35 +59,54 @@ static bool revive(struct ring_env *env, const char *exe, const char *cpumask)
 	return ring_env_start(env, exe, cpumask);
 }
 
-static bool selected(const struct ring_case *c, bool reactors)
+static bool selected(const struct ring_case *c, const struct pass *pass)
 {
 	const char *only = getenv("RING_ONLY");
 
-	return (c->reactors || !reactors) && (!only || strstr(c->name, only));
+	return (c->reactors || !pass->reactors) && (c->packed || !pass->packed) &&
+	       (!only || strstr(c->name, only));
 }
 
-static void run_all(const char *exe, const char *cpumask, const char *label, bool reactors)
+static bool run_tables(struct ring_env *env, const char *exe, const struct pass *pass,
+		       const struct ring_case *const *table, unsigned n)
+{
+	const struct ring_case *c;
+	bool ok = true;
+
+	for (; ok && n--; table++) {
+		for (c = *table; ok && c->name; c++) {
+			if (!selected(c, pass))
+				continue;
+			run_case(env, c, pass->packed);
+			ok = revive(env, exe, pass->cpumask);
+		}
+	}
+	return ok;
+}
+
+static void run_pass(const char *exe, const struct pass *pass)
 {
 	struct ring_env *env = calloc(1, sizeof(*env));
-	const struct ring_case *c;
 	char name[128];
-	unsigned i;
 	bool ok;
 
 	if (!env)
 		abort();
-	env->label = label;
-	ok = ring_env_start(env, exe, cpumask);
-	snprintf(name, sizeof(name), "the daemon starts and makes its disks%s", label);
+	env->label = pass->label;
+	ok = ring_env_start(env, exe, pass->cpumask);
+	snprintf(name, sizeof(name), "the daemon starts and makes its disks%s", pass->label);
 	tap_result(ok, name);
-	for (i = 0; ok && i < sizeof(tables) / sizeof(tables[0]); i++) {
-		for (c = tables[i]; ok && c->name; c++) {
-			if (!selected(c, reactors))
-				continue;
-			run_case(env, c);
-			ok = revive(env, exe, cpumask);
-		}
+	if (ok && pass->packed && !env->packed) {
+		tap_skip("the cases for packed rings", "the daemon does not offer them");
+		ring_env_stop(env, false);
+		free(env);
+		return;
 	}
+	if (ok)
+		ok = run_tables(env, exe, pass, tables, sizeof(tables) / sizeof(tables[0]));
+	if (ok && pass->packed)
+		ok = run_tables(env, exe, pass, packed_tables,
+				sizeof(packed_tables) / sizeof(packed_tables[0]));
 	if (ok)
 		ring_env_stop(env, true);
 	free(env);
@@ -84,13 +114,23 @@ static void run_all(const char *exe, const char *cpumask, const char *label, boo
 
 int main(int argc, char **argv)
 {
+	static const struct pass one = { "0x1", "", false, false };
+	static const struct pass two = { "0x3", " (two reactors)", true, false };
+	struct pass packed = { "0x1", " (packed)", false, true };
 	const char *exe = daemon_exe(argc, argv);
+	const char *only = getenv("RING_PASS");
 
 	signal(SIGPIPE, SIG_IGN);
-	run_all(exe, "0x1", "", false);
-	if (sysconf(_SC_NPROCESSORS_ONLN) > 1)
-		run_all(exe, "0x3", " (two reactors)", true);
-	else
+	if (!only || strstr(only, "one"))
+		run_pass(exe, &one);
+	if (sysconf(_SC_NPROCESSORS_ONLN) > 1) {
+		packed.cpumask = "0x3";
+		if (!only || strstr(only, "two"))
+			run_pass(exe, &two);
+	} else {
 		tap_skip("the cases for two reactors", "one CPU");
+	}
+	if (!only || strstr(only, "packed"))
+		run_pass(exe, &packed);
 	return tap_done();
 }

@@ -337,15 +337,15 @@ static void case_flush(struct ring_test *t)
 }
 
 const struct ring_case ring_zero_cases[] = {
-	{ "BLK 66: DISCARD and WRITE_ZEROES beyond the disk", case_66, false },
-	{ "BLK 68: too many segments, odd sizes", case_68, false },
-	{ "WRITE_ZEROES of two segments", case_segments, false },
-	{ "DISCARD and WRITE_ZEROES of no sectors", case_no_sectors, false },
-	{ "BLK 69: reserved flags", case_69, false },
-	{ "BLK 70: WRITE_ZEROES with unmap", case_70, false },
-	{ "BLK 71: WRITE_ZEROES reads back zero", case_71, false },
-	{ "DISCARD leaves its neighbours alone", case_discard, false },
-	{ "BLK 73: read-only disks", case_73, false },
-	{ "FLUSH: data are in the file", case_flush, false },
-	{ NULL, NULL, false },
+	{ "BLK 66: DISCARD and WRITE_ZEROES beyond the disk", case_66, false, true },
+	{ "BLK 68: too many segments, odd sizes", case_68, false, false },
+	{ "WRITE_ZEROES of two segments", case_segments, false, false },
+	{ "DISCARD and WRITE_ZEROES of no sectors", case_no_sectors, false, false },
+	{ "BLK 69: reserved flags", case_69, false, false },
+	{ "BLK 70: WRITE_ZEROES with unmap", case_70, false, false },
+	{ "BLK 71: WRITE_ZEROES reads back zero", case_71, false, true },
+	{ "DISCARD leaves its neighbours alone", case_discard, false, false },
+	{ "BLK 73: read-only disks", case_73, false, false },
+	{ "FLUSH: data are in the file", case_flush, false, true },
+	{ 0 },
 };

@@ -1,6 +1,6 @@
 # Everything a guest does with a disk, on one that has nothing of value on it:
 #
-#   blk.sh DISK QUEUES SERIAL
+#   blk.sh DISK QUEUES SERIAL [RING]
 #
 # Leaves an ext4 file system with files and their checksums (see blk_verify), unmounted.
 # Also a library for the other jobs, which source it.
@@ -18,6 +18,14 @@ blk_serial() { # DISK SERIAL
 	local serial
 	serial=$(cat "/sys/block/$1/serial")
 	[ "$serial" = "$2" ] || { echo "serial '$serial', expected '$2'"; return 1; }
+}
+
+# VIRTIO_F_RING_PACKED is bit 34 of what driver and device have agreed on.
+blk_ring() { # DISK split|packed
+	local features ring=split
+	features=$(cat "/sys/block/$1/device/features")
+	[ "${features:34:1}" = 0 ] || ring=packed
+	[ "$ring" = "$2" ] || { echo "the rings are $ring ($features), expected $2"; return 1; }
 }
 
 # Which queues have had an interrupt: all of them, when I/O has come from all CPUs.
@@ -109,7 +117,8 @@ blk_verify() {
 	(cd /mnt && sha256sum -c sums >/tmp/sums 2>&1) || { cat /tmp/sums; return 1; }
 }
 
-blk_all() { # DISK QUEUES SERIAL
+blk_all() { # DISK QUEUES SERIAL [RING]
+	[ -z "${4:-}" ] || check "$1: $4 rings" blk_ring "$1" "$4"
 	check "$1: $2 queues" blk_queues "$1" "$2"
 	check "$1: serial $3" blk_serial "$1" "$3"
 	check "$1: direct I/O of 1 MiB" blk_large_io "$1"

@@ -1,4 +1,6 @@
 # Runs from a disk that the BIOS booted: the root file system is on it.
+#
+#   boot.sh [RING]          whatever the BIOS uses, which knows split rings alone
 . /job/blk.sh
 
 root_is_on() { # PARTITION
@@ -13,6 +15,7 @@ write_root() {
 	[ "$(sha256sum </root/a)" = "$(cat /root/sum)" ]
 }
 
+[ -z "${1:-}" ] || check "$1 rings" blk_ring vda "$1"
 check "root file system on the disk" root_is_on vda1
 check "files on it" write_root
 finish

@@ -86,8 +86,12 @@ class Disk:
     queues: int = 1
     serial: str = None
     readonly: bool = False
+    packed: bool = False            # packed rings
     device: str = ""                # more properties for QEMU's device
     chardev: str = ""               # and for its socket
+
+    def ring(self):
+        return "packed" if self.packed else "split"
 
 
 class Riffle:
@@ -132,6 +136,8 @@ class Riffle:
         options = {}
         if disk.readonly:
             options["readonly"] = "true"
+        if disk.packed:
+            options["packed_ring"] = "true"
         if disk.serial:
             options["serial"] = disk.serial
         self.rpc("vhost_create_blk_controller", ctrlr=disk.name, dev_name=bdev, **options)
@@ -259,7 +265,7 @@ class Test:
         for disk in self.disks:
             args += ["-chardev", f"socket,id={disk.name},path={self.server.socket(disk)}" + (f",{disk.chardev}" if disk.chardev else ""),
                      "-device", f"vhost-user-blk-pci,chardev={disk.name},num-queues={disk.queues}"
-                     + (f",{disk.device}" if disk.device else "")]
+                     + (",packed=on" if disk.packed else "") + (f",{disk.device}" if disk.device else "")]
         return args
 
     def start_guest(self, guest, *more):

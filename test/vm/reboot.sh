@@ -1,6 +1,6 @@
 # What blk.sh does, then a reboot in the middle of things: what was synced must be there after it.
 #
-#   reboot.sh DISK QUEUES SERIAL
+#   reboot.sh DISK QUEUES SERIAL RING
 #
 # The host counts the boots (a marker on the disk could be lost with the rest).
 . /job/blk.sh
@@ -22,6 +22,7 @@ case $(ask boot) in
 	reboot -f
 	;;
 2)
+	check "$1: $4 rings after the reboot" blk_ring "$1" "$4"
 	check "$1: $2 queues after the reboot" blk_queues "$1" "$2"
 	check "$1: mount after the reboot" blk_mount "$1"
 	check "$1: checksums after the reboot" blk_verify
