@@ -101,8 +101,10 @@ struct bdev_queue {
 	void (*submit)(struct bdev_queue *q, struct bdev_io *io);
 	uint64_t size;
 	uint32_t block_mask, align_mask;
-	uint32_t max_len;
+	uint32_t max_len; /* also not more than size */
 	uint16_t max_iov;
+	uint8_t plain_ops; /* ops below it may be passed on without a look at more than the request
+			    */
 	bool readonly;
 	uint32_t inflight;
 	struct bdev_fit *fit;

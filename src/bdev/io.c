@@ -4,124 +4,136 @@
 #include "util/bytes.h"
 #include "util/iov.h"
 
-/* What DISCARD, WRITE_ZEROES and FLUSH need checked; 0 or -errno. */
-static noinline int check_other(const struct bdev_queue *q, const struct bdev_io *io)
+/* May it be done at all? 0 or -errno. */
+static int check(const struct bdev_queue *q, const struct bdev_io *io)
 {
 	const struct bdev *b = q->bdev;
 
-	switch (io->op) {
-	case BDEV_FLUSH:
+	if (io->op == BDEV_FLUSH)
 		return 0;
-	case BDEV_DISCARD:
-		if (b->limits.max_discard == 0)
-			return -EOPNOTSUPP;
-		break;
-	case BDEV_WRITE_ZEROES:
-		if (b->limits.no_zeroes)
-			return -EOPNOTSUPP;
-		break;
-	default:
+	if (io->op >= BDEV_OPS)
 		return -EINVAL;
-	}
-	if (q->readonly)
+	if (io->op == BDEV_DISCARD && b->limits.max_discard == 0)
+		return -EOPNOTSUPP;
+	if (io->op == BDEV_WRITE_ZEROES && b->limits.no_zeroes)
+		return -EOPNOTSUPP;
+	if (io->op != BDEV_READ && q->readonly)
 		return -EROFS;
 	if (!range_fits(io->offset, io->len, q->size))
 		return -ERANGE;
-	return (io->offset | io->len) & q->block_mask ? -EINVAL : 0;
+	/*
+	 * A read of part of a block is fitted. Part of a block cannot be written without racing
+	 * with those who write the rest of it.
+	 */
+	return io->op != BDEV_READ && (io->offset | io->len) & q->block_mask ? -EINVAL : 0;
 }
 
-/* hot */
-static inline int check(const struct bdev_queue *q, const struct bdev_io *io)
-{
-	if (unlikely(io->op > BDEV_WRITE))
-		return check_other(q, io);
-	if (unlikely(!range_fits(io->offset, io->len, q->size)))
-		return -ERANGE;
-	if (io->op == BDEV_READ)
-		return 0; /* a read of part of a block is fitted */
-	if (unlikely(q->readonly))
-		return -EROFS;
-	/* Part of a block cannot be written without racing with those who write the rest of it. */
-	return unlikely((io->offset | io->len) & q->block_mask) ? -EINVAL : 0;
-}
-
-static noinline bool other_must_fit(const struct bdev_queue *q, const struct bdev_io *io)
+/* Beyond what the driver takes in one request? */
+static bool must_fit(const struct bdev_queue *q, const struct bdev_io *io)
 {
 	const struct bdev_limits *l = &q->bdev->limits;
 
-	if (io->op == BDEV_DISCARD)
+	switch (io->op) {
+	case BDEV_FLUSH:
+		return false;
+	case BDEV_DISCARD:
 		return io->len > l->max_discard;
-	if (io->op == BDEV_WRITE_ZEROES)
+	case BDEV_WRITE_ZEROES:
 		return io->len > l->max_zeroes ||
 		       (l->zeroes_unmap_only && io->flags & BDEV_NO_UNMAP);
-	return false;
+	default:
+		return true; /* it would have been submitted as it is */
+	}
 }
 
-/* hot */
-static inline bool must_fit(const struct bdev_queue *q, const struct bdev_io *io)
+static noinline void submit_oddly(struct bdev_io *io)
 {
-	if (unlikely(io->op > BDEV_WRITE))
-		return other_must_fit(q, io);
-	if (unlikely(io->len > q->max_len || io->iovcnt > q->max_iov))
-		return true;
-	if (unlikely((io->offset | io->len) & q->block_mask))
-		return true;
-	return q->align_mask && unlikely(!iov_aligned(io->iov, io->iovcnt, q->align_mask + 1,
-						      MAX(q->align_mask, q->block_mask) + 1));
+	struct bdev_queue *q = io->q;
+	int rc = check(q, io);
+
+	if (rc || (io->len == 0 && io->op != BDEV_FLUSH))
+		bdev_io_end(io, rc);
+	else if (must_fit(q, io))
+		bdev_fit_submit(io);
+	else
+		q->submit(q, io);
+}
+
+/* The driver takes buffers at multiples of something. */
+static noinline void submit_aligned(struct bdev_io *io)
+{
+	struct bdev_queue *q = io->q;
+
+	if (iov_aligned(io->iov, io->iovcnt, q->align_mask + 1,
+			MAX(q->align_mask, q->block_mask) + 1))
+		q->submit(q, io);
+	else
+		bdev_fit_submit(io);
+}
+
+/* hot. A read or write that the driver can take as it is, but for the places of its buffers.
+ * max_len is not larger than the disk. */
+static inline bool is_plain(const struct bdev_queue *q, const struct bdev_io *io)
+{
+	return likely(io->op < q->plain_ops) && likely(io->len - 1 < q->max_len) &&
+	       likely(io->offset <= q->size - io->len) &&
+	       likely(((io->offset | io->len) & q->block_mask) == 0) &&
+	       likely(io->iovcnt <= q->max_iov);
 }
 
 /* hot */
 void bdev_submit(struct bdev_io *io)
 {
 	struct bdev_queue *q = io->q;
-	int rc = check(q, io);
 
 	io->start = reactor_now();
 	q->inflight++;
-	if (unlikely(rc))
-		bdev_io_end(io, rc);
-	else if (unlikely(io->len == 0 && io->op != BDEV_FLUSH))
-		bdev_io_end(io, 0);
-	else if (unlikely(must_fit(q, io)))
-		bdev_fit_submit(io);
+	if (unlikely(!is_plain(q, io)))
+		submit_oddly(io);
+	else if (q->align_mask)
+		submit_aligned(io);
 	else
 		q->submit(q, io);
 }
 
-static noinline void count_error(struct bdev_queue *q, const struct bdev_io *io)
-{
-	if (io->op < BDEV_OPS)
-		WRITE_ONCE(q->stats.op[io->op].errors, q->stats.op[io->op].errors + 1);
-}
-
 /* hot */
-static inline void count(struct bdev_queue *q, const struct bdev_io *io)
+static inline void count(struct bdev_op_stats *s, uint32_t len, uint64_t took)
 {
-	struct bdev_op_stats *s = &q->stats.op[io->op];
-	uint64_t took = reactor_now() - io->start;
-
-	if (unlikely(io->status)) {
-		count_error(q, io);
+	counter_add(&s->ops, 1);
+	counter_add(&s->bytes, len);
+	if (took == 0) { /* it completes in the turn that it began in */
+		WRITE_ONCE(s->min_ticks, 0);
 		return;
 	}
-	WRITE_ONCE(s->ops, s->ops + 1);
-	WRITE_ONCE(s->bytes, s->bytes + io->len);
-	if (took) { /* what completes in the turn that it began in took nothing */
-		WRITE_ONCE(s->ticks, s->ticks + took);
-		if (unlikely(took > s->max_ticks))
-			WRITE_ONCE(s->max_ticks, took);
-	}
+	counter_add(&s->ticks, took);
+	if (unlikely(took > s->max_ticks))
+		WRITE_ONCE(s->max_ticks, took);
 	if (unlikely(took < s->min_ticks))
 		WRITE_ONCE(s->min_ticks, took);
+}
+
+static noinline void end_oddly(struct bdev_io *io)
+{
+	if (!(io->flags & BDEV_PIECE)) {
+		if (io->op < BDEV_OPS)
+			counter_add(&io->q->stats.op[io->op].errors, 1);
+		io->q->inflight--;
+	}
+	reactor_soon(&io->task);
 }
 
 /* hot */
 void bdev_io_end(struct bdev_io *io, int status)
 {
+	struct bdev_queue *q = io->q;
+	struct turn *turn = this_turn;
+
 	io->status = status;
-	if (likely(!(io->flags & BDEV_PIECE))) {
-		count(io->q, io);
-		io->q->inflight--;
+	if (unlikely(status || io->flags & BDEV_PIECE)) {
+		end_oddly(io);
+		return;
 	}
-	reactor_soon(&io->task);
+	count(&q->stats.op[io->op], io->len, turn->now - io->start);
+	q->inflight--;
+	turn_soon(turn, &io->task);
 }

@@ -285,9 +285,10 @@ int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, 
 	q->size = b->size;
 	q->block_mask = b->block_size - 1;
 	q->align_mask = b->limits.buf_align - 1;
-	q->max_len = b->limits.max_len;
+	q->max_len = (uint32_t)MIN(b->limits.max_len, b->size);
 	q->max_iov = b->limits.max_iov;
 	q->readonly = b->readonly;
+	q->plain_ops = b->readonly ? BDEV_READ + 1 : BDEV_WRITE + 1;
 	q->bdev = b;
 	q->reactor = r;
 	stats_init(&q->stats);

@@ -4,6 +4,7 @@
 
 #include "export/vhost_blk_queue.h"
 #include "util/iov.h"
+#include "virtio/virtq_framed.h"
 
 /* --- lists of many pieces --- */
 
@@ -33,51 +34,80 @@ static noinline void log_written(const struct vhost_blk_req *req, uint8_t status
 	struct iovec byte = { req->status, 1 };
 
 	if (status == VIRTIO_BLK_S_OK && req->io.op == BDEV_READ && req->ranges == 0)
-		virtq_log_iov(vq, req->mem, req->io.iov, req->io.iovcnt, req->written);
-	virtq_log_iov(vq, req->mem, &byte, 1, 1);
+		virtq_log_iov(vq, req->use->mem, req->io.iov, req->io.iovcnt, req->written);
+	virtq_log_iov(vq, req->use->mem, &byte, 1, 1);
 }
 
-/* hot. Give the head back with used.len written. */
-static inline void give_back(struct vhost_blk_req *req, uint32_t written)
+/* hot. The head has been pushed: the buffers are not touched any more. */
+static inline void let_go(struct vhost_blk_queue *q, struct guest_mem_use *use)
 {
-	struct vhost_blk_queue *q = req->q;
-
-	if (unlikely(req->list))
-		drop_list(req);
-	virtq_push(q->vq, req->head, written);
-	/* the buffers must not be touched after this */
-	store_release(req->use, *req->use - 1);
-	q->inflight--;
+	/* what was written to them must be visible before the table may go */
+	store_release(&use->inflight, use->inflight - 1);
 	reactor_flush(&q->flush);
 }
 
-/* hot */
-static inline void finish(struct vhost_blk_req *req, uint8_t status)
+/* Give the head back with used.len written. */
+static void give_back(struct vhost_blk_req *req, uint32_t written)
+{
+	virtq_push(req->q->vq, req->head, written);
+	let_go(req->q, req->use);
+}
+
+static noinline void finish(struct vhost_blk_req *req, uint8_t status)
 {
 	WRITE_ONCE(*req->status, status);
-	if (unlikely(req->q->vq->log))
+	if (req->q->vq->log)
 		log_written(req, status);
 	give_back(req, status == VIRTIO_BLK_S_OK ? req->written : 1);
 }
 
 static void submit_range(struct vhost_blk_req *req);
 
+/* An error, a request of several ranges or with a list, or a guest that migrates. */
+static noinline void done_oddly(struct vhost_blk_req *req)
+{
+	int error = req->io.status;
+
+	if (error == 0 && req->range + 1 < req->ranges) {
+		req->range++;
+		submit_range(req);
+		return;
+	}
+	finish(req, error == 0		   ? VIRTIO_BLK_S_OK
+		    : error == -EOPNOTSUPP ? VIRTIO_BLK_S_UNSUPP
+					   : VIRTIO_BLK_S_IOERR);
+	req->range = req->ranges = 0;
+	if (req->list)
+		drop_list(req);
+}
+
 /* hot. The bdev has ended the request. */
-void vhost_blk_done(struct task *t)
+static always_inline void done(struct task *t, bool packed)
 {
 	struct vhost_blk_req *req = container_of(t, struct vhost_blk_req, io.task);
+	struct vhost_blk_queue *q = req->q;
+	struct virtq *vq = q->vq;
 
-	if (likely(req->io.status == 0)) {
-		if (unlikely(req->range + 1 < req->ranges)) {
-			req->range++;
-			submit_range(req);
-			return;
-		}
-		finish(req, VIRTIO_BLK_S_OK);
-	} else {
-		finish(req,
-		       req->io.status == -EOPNOTSUPP ? VIRTIO_BLK_S_UNSUPP : VIRTIO_BLK_S_IOERR);
+	if (unlikely((uint32_t)req->io.status | req->odd) || unlikely(vq->log)) {
+		done_oddly(req);
+		return;
 	}
+	WRITE_ONCE(*req->status, VIRTIO_BLK_S_OK);
+	if (packed)
+		virtq_packed_push(vq, req->end);
+	else
+		virtq_split_push(vq, req->head, req->written);
+	let_go(q, req->use);
+}
+
+static void done_split(struct task *t)
+{
+	done(t, false);
+}
+
+static void done_packed(struct task *t)
+{
+	done(t, true);
 }
 
 /* hot: once per turn and ring */
@@ -85,7 +115,7 @@ void vhost_blk_flush(struct task *t)
 {
 	struct vhost_blk_queue *q = container_of(t, struct vhost_blk_queue, flush);
 
-	virtq_flush(q->vq);
+	q->inflight -= virtq_flush(q->vq);
 	if (unlikely(q->drained) && q->inflight == 0) {
 		sem_t *drained = q->drained;
 
@@ -96,30 +126,29 @@ void vhost_blk_flush(struct task *t)
 
 /* --- its beginning --- */
 
-/* hot. n entries of the chain become the request's own list. */
-static inline void keep_iov(struct vhost_blk_req *req, const struct iovec *iov, unsigned n)
+/* n entries of the chain become the request's own list. */
+static void keep_iov(struct vhost_blk_req *req, const struct iovec *iov, unsigned n)
 {
 	struct iovec *own = req->iov;
 
 	if (unlikely(n > ARRAY_SIZE(req->iov)))
 		own = take_list(req);
-	own[0] = iov[0]; /* n 0: of no use, and no harm */
-	for (unsigned i = 1; unlikely(i < n); i++)
+	for (unsigned i = 0; i < n; i++)
 		own[i] = iov[i];
 	req->io.iov = own;
 	req->io.iovcnt = (uint16_t)n;
 }
 
-/* hot. The writable part less its last byte, the status. */
-static inline void keep_in(struct vhost_blk_req *req, const struct virtq_chain *c)
+/* The writable part less its last byte, the status. */
+static void keep_in(struct vhost_blk_req *req, const struct virtq_chain *c)
 {
 	struct iovec *iov = c->iov + c->out_n, *last = iov + c->in_n - 1;
 
-	keep_iov(req, iov, c->in_n - (likely(--last->iov_len == 0) ? 1 : 0));
+	keep_iov(req, iov, c->in_n - (--last->iov_len == 0 ? 1 : 0));
 }
 
-/* hot. The readable part less its first 16 bytes, the header, however they are cut. */
-static inline void keep_out(struct vhost_blk_req *req, const struct virtq_chain *c)
+/* The readable part less its first 16 bytes, the header, however they are cut. */
+static void keep_out(struct vhost_blk_req *req, const struct virtq_chain *c)
 {
 	size_t skip = sizeof(struct virtio_blk_req_hdr);
 	struct iovec *iov = c->iov;
@@ -156,7 +185,6 @@ static inline bool data_fits(uint64_t sector, uint32_t len)
 	       sector < UINT64_C(1) << (63 - VIRTIO_BLK_SECTOR_SHIFT);
 }
 
-/* hot */
 static void start_read(struct vhost_blk_req *req, const struct virtq_chain *c, uint64_t sector)
 {
 	uint32_t len = c->in_len - 1;
@@ -170,7 +198,6 @@ static void start_read(struct vhost_blk_req *req, const struct virtq_chain *c, u
 	submit(req, BDEV_READ, 0, sector << VIRTIO_BLK_SECTOR_SHIFT, len);
 }
 
-/* hot */
 static void start_write(struct vhost_blk_req *req, const struct virtq_chain *c, uint64_t sector)
 {
 	uint32_t len = c->out_len - (uint32_t)sizeof(struct virtio_blk_req_hdr);
@@ -190,7 +217,7 @@ static void start_get_id(struct vhost_blk_req *req, const struct virtq_chain *c)
 
 	iov_copy_in(c->iov + c->out_n, c->in_n, 0, req->q->disk->id, len);
 	if (req->q->vq->log)
-		virtq_log_iov(req->q->vq, req->mem, c->iov + c->out_n, c->in_n, len);
+		virtq_log_iov(req->q->vq, req->use->mem, c->iov + c->out_n, c->in_n, len);
 	req->written = len + 1;
 	req->io.op = BDEV_FLUSH; /* not a read: nothing more to log */
 	finish(req, VIRTIO_BLK_S_OK);
@@ -244,7 +271,8 @@ static uint8_t take_ranges(struct vhost_blk_req *req, const struct virtq_chain *
 	iov_copy_out(c->iov, c->out_n, sizeof(struct virtio_blk_req_hdr), req->seg, len);
 	for (uint32_t i = 0; i < n; i++)
 		worst = MAX(worst, check_seg(req->q, &req->seg[i], op));
-	req->ranges = (uint8_t)n;
+	if (worst == VIRTIO_BLK_S_OK)
+		req->ranges = (uint8_t)n;
 	return worst;
 }
 
@@ -283,67 +311,160 @@ static noinline void start_other(struct vhost_blk_req *req, const struct virtq_c
 	}
 }
 
-/* hot. A copy of the header, however the driver has cut it; false: there is none. */
-static inline bool copy_header(const struct virtq_chain *c, struct virtio_blk_req_hdr *hdr)
+/* Any chain. */
+static void start_chain(struct vhost_blk_req *req, const struct virtq_chain *c)
 {
-	if (likely(c->out_n && c->iov[0].iov_len >= sizeof(*hdr))) {
-		memcpy(hdr, c->iov[0].iov_base, sizeof(*hdr));
-		/* The copy is what is checked and used: the compiler must not go back to the
-		 * guest's. */
-		__asm__ __volatile__("" ::: "memory");
-		return true;
-	}
-	return iov_copy_out(c->iov, c->out_n, 0, hdr, sizeof(*hdr)) == sizeof(*hdr);
-}
-
-/* hot */
-static void vhost_blk_start(struct vhost_blk_queue *q, const struct virtq_chain *c)
-{
-	struct virtq *vq = q->vq;
-	struct vhost_blk_req *req = vhost_blk_req_at(q, c->head);
 	struct virtio_blk_req_hdr hdr;
 	const struct iovec *last;
 
-	q->inflight++;
-	req->mem = vq->mem;
-	req->use = vq->use;
-	*vq->use += 1;
-	req->head = c->head;
 	req->written = 1;
-	req->range = req->ranges = 0;
-	if (unlikely(c->malformed || c->in_n == 0)) {
+	req->io.op = BDEV_FLUSH;
+	if (c->malformed || c->in_n == 0) {
 		give_back(req, 0); /* no status byte to be trusted */
 		return;
 	}
 	last = &c->iov[c->out_n + c->in_n - 1];
 	req->status = (uint8_t *)last->iov_base + last->iov_len - 1;
-	req->io.op = BDEV_FLUSH;
-	if (unlikely(!copy_header(c, &hdr))) {
+	/* the copy is what is checked and used */
+	if (iov_copy_out(c->iov, c->out_n, 0, &hdr, sizeof(hdr)) != sizeof(hdr))
 		finish(req, VIRTIO_BLK_S_IOERR);
-		return;
-	}
-	if (likely(from_le32(hdr.type) == VIRTIO_BLK_T_IN))
+	else if (from_le32(hdr.type) == VIRTIO_BLK_T_IN)
 		start_read(req, c, from_le64(hdr.sector));
-	else if (likely(from_le32(hdr.type) == VIRTIO_BLK_T_OUT))
+	else if (from_le32(hdr.type) == VIRTIO_BLK_T_OUT)
 		start_write(req, c, from_le64(hdr.sector));
 	else
 		start_other(req, c, from_le32(hdr.type));
 }
 
-static noinline unsigned vhost_blk_take(struct vhost_blk_queue *q)
+/* Not one of those: req has its buffer and its status byte, which with the header make a chain. */
+static noinline void start_framed_as_chain(struct vhost_blk_req *req, const void *header, bool in)
+{
+	struct iovec iov[] = { { (void *)(uintptr_t)header, sizeof(struct virtio_blk_req_hdr) },
+			       req->iov[0],
+			       { req->status, 1 } };
+	uint32_t len = (uint32_t)req->iov[0].iov_len;
+	struct virtq_chain c = {
+		.out_n = in ? 1 : 2,
+		.in_n = in ? 2 : 1,
+		.out_len = (uint32_t)iov[0].iov_len + (in ? 0 : len),
+		.in_len = 1 + (in ? len : 0),
+		.iov = iov,
+	};
+
+	/* A sum that has wrapped is no length. */
+	c.malformed = (in ? c.in_len : c.out_len) < len;
+	start_chain(req, &c);
+}
+
+/* hot. Header, one buffer, status: all that is done for most reads and writes. */
+static inline void start_framed(struct vhost_blk_req *req, const struct virtq_framed *f)
+{
+	const struct virtio_blk_req_hdr *hdr = f->header;
+	uint32_t type = from_le32(READ_ONCE(hdr->type)), len = (uint32_t)f->body.iov_len;
+	uint64_t sector = from_le64(READ_ONCE(hdr->sector));
+
+	req->status = f->trailer;
+	req->iov[0] = f->body;
+	if (unlikely(!data_fits(sector, len))) {
+		start_framed_as_chain(req, hdr, f->in);
+		return;
+	}
+	req->io.iov = req->iov;
+	if (likely(f->in && type == VIRTIO_BLK_T_IN)) {
+		req->written = len + 1;
+		req->io.iovcnt = 1;
+		submit(req, BDEV_READ, 0, sector << VIRTIO_BLK_SECTOR_SHIFT, len);
+	} else if (likely(!f->in && type == VIRTIO_BLK_T_OUT && !req->q->disk->readonly)) {
+		req->written = 1;
+		req->io.iovcnt = 1;
+		submit(req, BDEV_WRITE, READ_ONCE(req->q->write_through) ? BDEV_FUA : 0,
+		       sector << VIRTIO_BLK_SECTOR_SHIFT, len);
+	} else {
+		start_framed_as_chain(req, hdr, f->in);
+	}
+}
+
+/* hot. The request of a head, which holds the present memory from now on. */
+static inline struct vhost_blk_req *take(struct vhost_blk_queue *q, uint16_t head)
+{
+	struct vhost_blk_req *req = vhost_blk_req_at(q, head);
+
+	req->use = q->vq->use;
+	req->use->inflight++;
+	return req;
+}
+
+static noinline bool take_any(struct vhost_blk_queue *q)
 {
 	struct virtq_chain c;
-	unsigned n;
 
-	for (n = 0; n < VHOST_BLK_BATCH && q->lists_free && virtq_pop(q->vq, &c) > 0; n++)
-		vhost_blk_start(q, &c);
-	return n;
+	if (q->lists_free == 0 || virtq_pop(q->vq, &c) <= 0)
+		return false;
+	start_chain(take(q, c.head), &c);
+	return true;
 }
 
 /* hot */
-unsigned vhost_blk_poll(struct poller *p)
+static always_inline unsigned take_batch(struct vhost_blk_queue *q, bool packed)
+{
+	const uint32_t header = sizeof(struct virtio_blk_req_hdr);
+	struct virtq *vq = q->vq;
+	struct virtq_framed f;
+	unsigned n;
+
+	for (n = 0; n < VHOST_BLK_BATCH; n++) {
+		if (likely(packed ? virtq_packed_pop_framed(vq, header, 1, &f)
+				  : virtq_split_pop_framed(vq, header, 1, &f)))
+			start_framed(take(q, f.head), &f);
+		else if (!take_any(q))
+			break;
+	}
+	q->inflight += n;
+	return n;
+}
+
+static noinline unsigned take_split(struct vhost_blk_queue *q)
+{
+	return take_batch(q, false);
+}
+
+static noinline unsigned take_packed(struct vhost_blk_queue *q)
+{
+	return take_batch(q, true);
+}
+
+/* hot */
+static unsigned poll_split(struct poller *p)
 {
 	struct vhost_blk_queue *q = container_of(p, struct vhost_blk_queue, poller);
 
-	return virtq_has_work(q->vq) ? vhost_blk_take(q) : 0;
+	return virtq_split_has_work(q->vq) ? take_split(q) : 0;
+}
+
+/* hot */
+static unsigned poll_packed(struct poller *p)
+{
+	struct vhost_blk_queue *q = container_of(p, struct vhost_blk_queue, poller);
+
+	return virtq_packed_has_work(q->vq) ? take_packed(q) : 0;
+}
+
+/* First what was in flight at a crash, which no look at the ring tells of. */
+static unsigned poll_after_crash(struct poller *p)
+{
+	struct vhost_blk_queue *q = container_of(p, struct vhost_blk_queue, poller);
+	unsigned n = take_split(q); /* nothing is framed until all that is served */
+
+	if (!q->vq->resubmitting)
+		p->fn = q->vq->packed ? poll_packed : poll_split;
+	return n;
+}
+
+void vhost_blk_set_format(struct vhost_blk_queue *q)
+{
+	bool packed = q->vq->packed;
+
+	q->poller.fn = q->vq->resubmitting ? poll_after_crash : packed ? poll_packed : poll_split;
+	for (unsigned i = 0; i < q->vq->num; i++)
+		vhost_blk_req_at(q, (uint16_t)i)->io.task.fn = packed ? done_packed : done_split;
 }

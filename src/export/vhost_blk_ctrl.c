@@ -33,7 +33,9 @@ const struct param vhost_blk_params[] = {
 		.help = "serial number the guest sees, at most 20 bytes (default: the controller's name)"),
 	PARAM_UINT(struct vhost_blk_args, num_queues, .min = 1, .max = VHOST_RINGS_MAX,
 		   .def = QUEUES_DEFAULT, .help = "the most queues a guest may use"),
-	PARAM_BOOL(struct vhost_blk_args, packed_ring, .obsolete = true),
+	PARAM_BOOL(
+		struct vhost_blk_args, packed_ring,
+		.help = "offer packed virtqueues, for guests that ask for them (QEMU: packed=on)"),
 	PARAM_STRING(struct vhost_blk_args, transport, .obsolete = true),
 	{ 0 }
 };
@@ -227,9 +229,6 @@ static int check_args(const struct vhost_blk_args *a, struct err *e)
 	if (a->transport && *a->transport && strcasecmp(a->transport, "vhost_user_blk") != 0)
 		return err_field(e, -EINVAL, "transport", a->transport, "vhost_user_blk",
 				 "There is no transport '%.40s' here.", a->transport);
-	if (a->packed_ring)
-		log_note("%s: packed rings are not offered; the guest will use split ones",
-			 a->ctrlr);
 	return check_name(a->ctrlr, e);
 }
 

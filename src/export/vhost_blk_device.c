@@ -155,6 +155,8 @@ uint64_t vhost_blk_device_features(const struct vhost_blk *v)
 		     FEATURE(VIRTIO_BLK_F_FLUSH) | FEATURE(VIRTIO_BLK_F_TOPOLOGY) |
 		     FEATURE(VIRTIO_BLK_F_CONFIG_WCE) | FEATURE(VIRTIO_BLK_F_MQ);
 
+	if (v->args->packed_ring)
+		f |= FEATURE(VIRTIO_F_RING_PACKED);
 	if (v->disk.readonly)
 		return f | FEATURE(VIRTIO_BLK_F_RO);
 	if (v->disk.discard)

@@ -95,11 +95,7 @@ static int queue_alloc(struct bdev *b, struct virtq *vq, struct vhost_blk_queue 
 static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *disk,
 		       struct virtq *vq, int kick_fd, struct reactor *r, bool write_through)
 {
-	q->poller = (struct poller){
-		.fn = vhost_blk_poll,
-		.arm = vhost_blk_arm,
-		.disarm = vhost_blk_disarm,
-	};
+	q->poller = (struct poller){ .arm = vhost_blk_arm, .disarm = vhost_blk_disarm };
 	q->flush.fn = vhost_blk_flush;
 	q->kick.fn = vhost_blk_kicked;
 	q->kick_fd = kick_fd;
@@ -111,9 +107,10 @@ static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *d
 		struct vhost_blk_req *req = vhost_blk_req_at(q, (uint16_t)i);
 
 		req->q = q;
+		req->head = (uint16_t)i;
 		req->io.q = q->bq;
-		req->io.task.fn = vhost_blk_done;
 	}
+	vhost_blk_set_format(q);
 }
 
 static int start_here(void *arg)

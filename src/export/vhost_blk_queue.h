@@ -20,16 +20,27 @@ struct vhost_blk_disk {
 	char id[VIRTIO_BLK_ID_BYTES];
 };
 
-/* One per head. */
+/* One per head. A free one has neither list nor ranges. */
 struct vhost_blk_req {
 	struct vhost_blk_queue *q;
-	uint32_t *use;		     /* counts the requests that hold mem */
-	const struct guest_mem *mem; /* holds the buffers */
-	uint8_t *status;	     /* in guest memory */
-	uint32_t written;	     /* used.len when all goes well */
-	uint16_t head;
-	uint16_t list;	       /* of many pieces: 1 + its number; 0: none */
-	uint8_t range, ranges; /* DISCARD, WRITE_ZEROES: the one that runs, and how many */
+	struct guest_mem_use *use; /* of the table that holds the buffers */
+	uint8_t *status;	   /* in guest memory */
+	union {
+		struct {
+			uint32_t written; /* used.len when all goes well */
+			uint16_t head;
+			uint16_t zero;
+		};
+		uint64_t end; /* both, for virtq_packed_push() */
+	};
+	union {
+		struct {
+			uint16_t list;	/* of many pieces: 1 + its number; 0: none */
+			uint8_t range;	/* DISCARD, WRITE_ZEROES: the one that runs */
+			uint8_t ranges; /* how many; 0: another request */
+		};
+		uint32_t odd; /* 0: none of that */
+	};
 	union {
 		struct iovec iov[VHOST_BLK_RANGES];
 		struct virtio_blk_range seg[VHOST_BLK_RANGES];
@@ -71,11 +82,10 @@ static inline struct vhost_blk_req *vhost_blk_req_at(struct vhost_blk_queue *q, 
 	return (struct vhost_blk_req *)(void *)(q->reqs + head * q->req_stride);
 }
 
-/* vhost_blk.c, the journey of requests: the poller's and the flush's function, and where a request
- * comes back. */
-unsigned vhost_blk_poll(struct poller *p);
+/* vhost_blk.c, the journey of requests: sets the functions that poll the ring and take requests
+ * back, by the ring's format; and the flush's function. */
+void vhost_blk_set_format(struct vhost_blk_queue *q);
 void vhost_blk_flush(struct task *t);
-void vhost_blk_done(struct task *t);
 
 /*
  * Make a queue for vq and serve it on r. write_through may be changed later with WRITE_ONCE.

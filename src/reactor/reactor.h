@@ -38,12 +38,12 @@ struct task {
 enum poller_state { POLLER_STOPPED, POLLER_POLLED, POLLER_ARMED };
 
 struct poller {
+	struct list node;
 	unsigned (*fn)(struct poller *p); /* how many items it moved; 0: idle */
 	bool (*arm)(
 		struct poller *p); /* ask to be woken; false: work came meanwhile, stay polled */
 	void (*disarm)(struct poller *p); /* the wake-up is no longer needed */
-	struct list node;
-	uint64_t last_busy; /* ticks */
+	uint64_t last_busy;		  /* ticks */
 	enum poller_state state;
 };
 
@@ -109,7 +109,7 @@ struct turn {
 	struct task *flushes, **flushes_last;
 };
 
-extern __thread struct turn *this_turn __attribute__((tls_model("initial-exec")));
+extern __thread struct turn *this_turn __attribute__((tls_model("local-exec")));
 
 /* Ends every task list, so that "next is NULL" can mean "on no list". */
 extern struct task task_list_end;
@@ -121,13 +121,16 @@ static inline uint64_t reactor_now(void)
 }
 
 /* hot. Later in this turn: completions travel this way. */
-static inline void reactor_soon(struct task *t)
+static inline void turn_soon(struct turn *turn, struct task *t)
 {
-	struct turn *turn = this_turn;
-
 	t->next = &task_list_end;
 	*turn->soon_last = t;
 	turn->soon_last = &t->next;
+}
+
+static inline void reactor_soon(struct task *t)
+{
+	turn_soon(this_turn, t);
 }
 
 /* hot. Once, at the end of this turn; calling it again before is harmless. */

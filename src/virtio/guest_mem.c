@@ -27,7 +27,8 @@ int guest_mem_create(unsigned rings, struct guest_mem **out)
 		guest_mem_destroy(m);
 		return -ENOMEM;
 	}
-	memset(m->use, 0, rings * sizeof(*m->use));
+	for (unsigned i = 0; i < rings; i++)
+		m->use[i] = (struct guest_mem_use){ .mem = m };
 	list_init(&m->node);
 	*out = m;
 	return 0;

@@ -37,9 +37,12 @@ struct guest_region {
 	unsigned refs;
 };
 
+struct guest_mem;
+
 /* Requests in flight that hold a table, one counter per ring, each on a line of its own reactor. */
 struct guest_mem_use {
 	alignas(CACHE_LINE) uint32_t inflight;
+	const struct guest_mem *mem;
 };
 
 struct guest_mem {

@@ -147,7 +147,7 @@ static void vanished_memory_is_survived(void **state)
 static void inflight_regions_are_not_trusted(void **state)
 {
 	enum { NUM = 4 };
-	struct inflight_region *r = calloc(1, inflight_stride(NUM));
+	struct inflight_region *r = calloc(1, inflight_stride(NUM, false));
 	struct virtq_inflight f;
 	struct err e = { 0 };
 
@@ -180,7 +180,7 @@ static void inflight_regions_are_not_trusted(void **state)
 static void a_fresh_region_takes_the_ring_as_it_is(void **state)
 {
 	enum { NUM = 4 };
-	struct inflight_region *r = calloc(1, inflight_stride(NUM));
+	struct inflight_region *r = calloc(1, inflight_stride(NUM, false));
 	struct virtq_inflight f;
 	struct err e = { 0 };
 

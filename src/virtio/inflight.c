@@ -5,9 +5,16 @@
 
 #include "util/compiler.h"
 
-size_t inflight_stride(unsigned num)
+size_t inflight_defined(unsigned num, bool packed)
 {
-	return ROUND_UP(sizeof(struct inflight_region) + num * sizeof(struct inflight_desc), 64);
+	return packed ? sizeof(struct inflight_packed_region) +
+				num * sizeof(struct inflight_packed_desc)
+		      : sizeof(struct inflight_region) + num * sizeof(struct inflight_desc);
+}
+
+size_t inflight_stride(unsigned num, bool packed)
+{
+	return ROUND_UP(inflight_defined(num, packed), 64);
 }
 
 /*
@@ -26,7 +33,8 @@ static void finish_batch(struct inflight_region *r, uint16_t num, uint16_t used_
 	r->used_idx = used_idx;
 }
 
-/* A private copy of what the order depends on. */
+/* --- order --- */
+
 struct entry {
 	uint64_t counter;
 	uint16_t head;
@@ -39,29 +47,42 @@ static int by_counter(const void *a, const void *b)
 	return x->counter < y->counter ? -1 : x->counter > y->counter;
 }
 
+int inflight_order(uint16_t *heads, const uint64_t *counters, uint16_t n)
+{
+	struct entry *entries = calloc(n + 1u, sizeof(*entries));
+
+	if (!entries)
+		return -ENOMEM;
+	for (uint16_t i = 0; i < n; i++)
+		entries[i] = (struct entry){ counters[i], heads[i] };
+	qsort(entries, n, sizeof(*entries), by_counter);
+	for (uint16_t i = 0; i < n; i++)
+		heads[i] = entries[i].head;
+	free(entries);
+	return 0;
+}
+
 static int collect(struct virtq_inflight *f)
 {
-	struct entry *entries = calloc(f->num, sizeof(*entries));
-	uint16_t n = 0;
+	uint64_t *counters = calloc(f->num, sizeof(*counters));
+	int rc = -ENOMEM;
 
 	f->resubmit = calloc(f->num, sizeof(*f->resubmit));
-	if (!entries || !f->resubmit) {
-		free(entries);
-		inflight_close(f);
-		return -ENOMEM;
-	}
+	if (!counters || !f->resubmit)
+		goto out;
 	for (uint16_t i = 0; i < f->num; i++) {
 		if (READ_ONCE(f->region->desc[i].inflight) != 1)
 			continue;
-		entries[n++] = (struct entry){ READ_ONCE(f->region->desc[i].counter), i };
-		f->counter = MAX(f->counter, entries[n - 1].counter);
+		counters[f->resubmit_n] = READ_ONCE(f->region->desc[i].counter);
+		f->counter = MAX(f->counter, counters[f->resubmit_n]);
+		f->resubmit[f->resubmit_n++] = i;
 	}
-	qsort(entries, n, sizeof(*entries), by_counter);
-	for (uint16_t i = 0; i < n; i++)
-		f->resubmit[i] = entries[i].head;
-	f->resubmit_n = n;
-	free(entries);
-	return 0;
+	rc = inflight_order(f->resubmit, counters, f->resubmit_n);
+out:
+	free(counters);
+	if (rc)
+		inflight_close(f);
+	return rc;
 }
 
 int inflight_open(void *region, uint16_t region_num, uint16_t num, uint16_t used_idx,
@@ -97,7 +118,10 @@ int inflight_open(void *region, uint16_t region_num, uint16_t num, uint16_t used
 void inflight_close(struct virtq_inflight *f)
 {
 	free(f->resubmit);
-	f->resubmit = NULL;
+	free(f->next);
+	free(f->chain);
+	f->resubmit = f->next = NULL;
+	f->chain = NULL;
 }
 
 void inflight_publish(struct virtq_inflight *f, const uint16_t *heads, uint16_t mask,

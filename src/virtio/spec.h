@@ -1,6 +1,6 @@
 /*
- * Virtio 1.2, byte for byte: the split virtqueue (2.7), feature bits (6) and the block device
- * (5.2). Little-endian everywhere.
+ * Virtio 1.2, byte for byte: the split (2.7) and the packed virtqueue (2.8), feature bits (6) and
+ * the block device (5.2). Little-endian everywhere.
  */
 #ifndef VIRTIO_SPEC_H
 #define VIRTIO_SPEC_H
@@ -66,6 +66,49 @@ static inline uint64_t virtq_used_size(unsigned n)
 	return 6 + 8ull * n;
 }
 
+/* --- 2.8 Packed virtqueues --- */
+
+#define VIRTQ_DESC_F_AVAIL (1 << 7)
+#define VIRTQ_DESC_F_USED  (1 << 15)
+
+struct virtq_packed_desc {
+	le64 addr;
+	le32 len;
+	le16 id; /* of the buffer; in the last descriptor of a chain */
+	le16 flags;
+};
+
+/* Event suppression: what one side wants to be told of by the other. */
+struct virtq_event {
+	le16 off_wrap; /* slot, and the wrap counter in bit 15 */
+	le16 flags;
+};
+
+#define VIRTQ_EVENT_ENABLE  0
+#define VIRTQ_EVENT_DISABLE 1
+#define VIRTQ_EVENT_DESC    2 /* only of the descriptor at off_wrap; with EVENT_IDX */
+#define VIRTQ_EVENT_MASK    3
+
+#define VIRTQ_WRAP (1 << 15) /* bit 15 of off_wrap, and of a packed ring's half of a vring base */
+
+_Static_assert(sizeof(struct virtq_packed_desc) == 16, "2.8.13");
+_Static_assert(sizeof(struct virtq_event) == 4, "2.8.14");
+
+/* Sizes and alignments of a ring's parts as SET_VRING_ADDR names them: descriptors; avail ring, or
+ * the driver's event suppression; used ring, or the device's. Descriptors are aligned to 16. */
+struct virtq_layout {
+	uint64_t desc, avail, used;
+	unsigned avail_align, used_align;
+};
+
+static inline struct virtq_layout virtq_layout(unsigned n, bool packed)
+{
+	if (packed)
+		return (struct virtq_layout){ 16ull * n, 4, 4, 4, 4 };
+	return (struct virtq_layout){ virtq_desc_size(n), virtq_avail_size(n), virtq_used_size(n),
+				      VIRTQ_AVAIL_ALIGN, VIRTQ_USED_ALIGN };
+}
+
 /* --- 6 Feature bits --- */
 
 #define VHOST_F_LOG_ALL		       26
@@ -74,6 +117,7 @@ static inline uint64_t virtq_used_size(unsigned n)
 #define VIRTIO_F_EVENT_IDX	       29
 #define VHOST_USER_F_PROTOCOL_FEATURES 30
 #define VIRTIO_F_VERSION_1	       32
+#define VIRTIO_F_RING_PACKED	       34
 
 #define FEATURE(bit) (UINT64_C(1) << (bit))
 

@@ -209,10 +209,12 @@ static int set_vring_num(struct call *c)
 
 	if (!r)
 		return -EINVAL;
-	if (num == 0 || num > VIRTQ_SIZE_MAX || !IS_POWER_OF_2(num))
+	if (num == 0 || num > VIRTQ_SIZE_MAX || !(vhost_session_packed(c->s) || IS_POWER_OF_2(num)))
 		return err_set(c->e, -EINVAL,
-			       "ring %u cannot have %u entries: a power of 2 up to %u is needed",
-			       r->setup.index, num, VIRTQ_SIZE_MAX);
+			       "ring %u cannot have %u entries: %s up to %u is needed",
+			       r->setup.index, num,
+			       vhost_session_packed(c->s) ? "a number" : "a power of 2",
+			       VIRTQ_SIZE_MAX);
 	if (r->running && num != r->setup.num)
 		return err_set(c->e, -EBUSY, "ring %u is running", r->setup.index);
 	r->setup.num = num;
@@ -222,19 +224,28 @@ static int set_vring_num(struct call *c)
 
 static int check_addr(struct call *c, struct vhost_ring *r, const struct vhost_vring_addr *a)
 {
-	if (!IS_ALIGNED(a->desc, VIRTQ_DESC_ALIGN) || !IS_ALIGNED(a->avail, VIRTQ_AVAIL_ALIGN) ||
-	    !IS_ALIGNED(a->used, VIRTQ_USED_ALIGN))
+	struct virtq_layout l = virtq_layout(r->setup.num, vhost_session_packed(c->s));
+	const struct guest_mem *mem = c->s->mem;
+
+	if (!IS_ALIGNED(a->desc, VIRTQ_DESC_ALIGN) || !IS_ALIGNED(a->avail, l.avail_align) ||
+	    !IS_ALIGNED(a->used, l.used_align))
 		return err_set(c->e, -EINVAL,
-			       "the addresses of ring %u are not aligned to 16, 2 and 4 bytes",
-			       r->setup.index);
-	if (range_wraps(a->desc, virtq_desc_size(r->setup.num)) ||
-	    range_wraps(a->avail, virtq_avail_size(r->setup.num)) ||
-	    range_wraps(a->used, virtq_used_size(r->setup.num)))
+			       "the addresses of ring %u are not aligned to %u, %u and %u bytes",
+			       r->setup.index, VIRTQ_DESC_ALIGN, l.avail_align, l.used_align);
+	if (range_wraps(a->desc, l.desc) || range_wraps(a->avail, l.avail) ||
+	    range_wraps(a->used, l.used))
 		return err_set(c->e, -EINVAL, "the addresses of ring %u wrap around",
 			       r->setup.index);
 	if (a->flags & ~VHOST_VRING_F_LOG)
 		return err_set(c->e, -EINVAL, "ring %u has unknown flags 0x%x", r->setup.index,
 			       a->flags);
+	if (mem->n && r->have_num &&
+	    (!guest_mem_from_user(mem, a->desc, l.desc) ||
+	     !guest_mem_from_user(mem, a->avail, l.avail) ||
+	     !guest_mem_from_user(mem, a->used, l.used)))
+		return err_set(c->e, -EFAULT,
+			       "the parts of ring %u are not each in one memory region",
+			       r->setup.index);
 	return 0;
 }
 
@@ -246,13 +257,6 @@ static int set_vring_addr(struct call *c)
 
 	if (rc)
 		return rc;
-	if (c->s->mem->n && r->have_num &&
-	    (!guest_mem_from_user(c->s->mem, a->desc, virtq_desc_size(r->setup.num)) ||
-	     !guest_mem_from_user(c->s->mem, a->avail, virtq_avail_size(r->setup.num)) ||
-	     !guest_mem_from_user(c->s->mem, a->used, virtq_used_size(r->setup.num))))
-		return err_set(c->e, -EFAULT,
-			       "the parts of ring %u are not each in one memory region",
-			       r->setup.index);
 	r->setup.desc_user = a->desc;
 	r->setup.avail_user = a->avail;
 	r->setup.used_user = a->used;
@@ -270,13 +274,13 @@ static int set_vring_base(struct call *c)
 
 	if (!r)
 		return -EINVAL;
-	if (c->m->p.state.num > UINT16_MAX)
+	if (c->m->p.state.num > UINT16_MAX && !vhost_session_packed(c->s))
 		return err_set(c->e, -EINVAL,
 			       "ring %u cannot start at %u: a split ring's index has 16 bits",
 			       r->setup.index, c->m->p.state.num);
 	if (r->running)
 		return err_set(c->e, -EBUSY, "ring %u is running", r->setup.index);
-	r->setup.last_avail = (uint16_t)c->m->p.state.num;
+	r->setup.base = c->m->p.state.num; /* virtq_begin() knows whether it is in the ring */
 	return 0;
 }
 
@@ -293,7 +297,7 @@ static int get_vring_base(struct call *c)
 	if (r->kick_fd >= 0)
 		close(r->kick_fd);
 	r->kick_fd = -1;
-	state = (struct vhost_vring_state){ r->setup.index, r->setup.last_avail };
+	state = (struct vhost_vring_state){ r->setup.index, r->setup.base };
 	return reply(c, &state, sizeof(state), -1);
 }
 
@@ -445,13 +449,14 @@ static int map_inflight(struct call *c, int fd, const struct vhost_inflight *f)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), start = ROUND_DOWN(f->mmap_offset, page);
 	size_t len = f->mmap_offset - start + f->mmap_size;
+	bool packed = vhost_session_packed(c->s);
+	size_t stride = inflight_stride(f->queue_size, packed);
 	struct stat st;
 	void *map;
 	int rc;
 
-	if (f->mmap_size < f->num_queues * inflight_stride(f->queue_size) ||
-	    !IS_ALIGNED(f->mmap_offset, 8) || range_wraps(f->mmap_offset, f->mmap_size) ||
-	    fstat(fd, &st) < 0 || st.st_size < 0 ||
+	if (f->mmap_size < f->num_queues * stride || !IS_ALIGNED(f->mmap_offset, 8) ||
+	    range_wraps(f->mmap_offset, f->mmap_size) || fstat(fd, &st) < 0 || st.st_size < 0 ||
 	    f->mmap_offset + f->mmap_size > (uint64_t)st.st_size)
 		return err_set(c->e, -EINVAL,
 			       "%" PRIu64 " bytes at %" PRIu64
@@ -473,6 +478,8 @@ static int map_inflight(struct call *c, int fd, const struct vhost_inflight *f)
 		.base = (char *)map + (f->mmap_offset - start),
 		.queues = f->num_queues,
 		.queue_size = f->queue_size,
+		.packed = packed,
+		.stride = stride,
 	};
 	return 0;
 }
@@ -484,7 +491,7 @@ static int get_inflight_fd(struct call *c)
 
 	if (rc)
 		return rc;
-	f.mmap_size = f.num_queues * inflight_stride(f.queue_size);
+	f.mmap_size = f.num_queues * inflight_stride(f.queue_size, vhost_session_packed(c->s));
 	f.mmap_offset = 0;
 	f.padding = 0;
 	fd = memfd_create("riffle-inflight", MFD_CLOEXEC);

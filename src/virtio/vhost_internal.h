@@ -30,6 +30,8 @@ struct vhost_inflight_map {
 	size_t map_len;
 	char *base;
 	unsigned queues, queue_size;
+	bool packed; /* the format it was made for */
+	size_t stride;
 };
 
 struct vhost_session {
@@ -49,6 +51,12 @@ struct vhost_session {
 /* vhost_handlers.c. 0; -errno with a sentence. *replied: the reply has been sent. */
 int vhost_handle(struct vhost_session *s, struct vhost_msg *m, bool *replied, struct err *e);
 
+/* Has the driver chosen packed rings? */
+static inline bool vhost_session_packed(const struct vhost_session *s)
+{
+	return s->features & FEATURE(VIRTIO_F_RING_PACKED);
+}
+
 /* vhost_session.c */
 uint64_t vhost_protocol_features(void);
 /* Switch all rings to mem and retire the old table. Takes mem in any case. */
@@ -61,7 +69,7 @@ void vhost_hint_share_on(struct vhost_session *s);
 void vhost_ring_init(struct vhost_ring *r, unsigned index);
 /* Start, pause or resume the ring, as its present facts ask for. */
 int vhost_ring_update(struct vhost_session *s, struct vhost_ring *r, struct err *e);
-/* Stop it and wait for what is in flight; setup.last_avail is where it stood. Harmless when
+/* Stop it and wait for what is in flight; setup.base is where it stood. Harmless when
  * stopped. */
 void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r);
 /* The front-end is gone: what ends from now on is not told. */

@@ -35,36 +35,46 @@ static bool can_run(const struct vhost_session *s, const struct vhost_ring *r)
 	return r->have_num && r->have_addr && r->have_kick && s->mem->n > 0 && is_enabled(s, r);
 }
 
-/* The ring's part of the in-flight region, or NULL. */
+/* The ring's part of the in-flight region, if there is one. */
 static int open_inflight(struct vhost_session *s, struct vhost_ring *r, struct err *e)
 {
 	const struct vhost_inflight_map *map = &s->inflight;
-	uint16_t used_idx = from_le16(READ_ONCE(r->vq->used->idx));
+	struct virtq *vq = r->vq;
+	void *region;
 	int rc;
 
 	if (!map->base || r->setup.index >= map->queues)
 		return 0;
-	rc = inflight_open(map->base + r->setup.index * inflight_stride(map->queue_size),
-			   (uint16_t)map->queue_size, (uint16_t)r->setup.num, used_idx,
-			   &r->inflight, e);
+	region = map->base + r->setup.index * map->stride;
+	if (map->packed != vq->packed)
+		return err_set(e, -EINVAL, "the in-flight region is not for %s rings",
+			       vq->packed ? "packed" : "split");
+	if (vq->packed)
+		rc = inflight_packed_open(region, (uint16_t)map->queue_size, vq->num, r->setup.base,
+					  vq->ring, &r->inflight, e);
+	else
+		rc = inflight_open(region, (uint16_t)map->queue_size, vq->num,
+				   from_le16(READ_ONCE(vq->used->idx)), &r->inflight, e);
 	r->inflight_open = rc == 0;
 	return rc;
 }
 
 static int start(struct vhost_session *s, struct vhost_ring *r, struct err *e)
 {
-	int rc = virtq_create(r->setup.num, &r->vq);
+	int rc;
 
+	r->setup.features = s->features;
+	rc = virtq_create(&r->setup, &r->vq);
 	if (rc)
 		return err_set(e, rc, "out of memory for a ring of %u entries", r->setup.num);
-	r->setup.features = s->features;
 	r->vq->name = s->c.name;
 	rc = virtq_map(r->vq, &r->setup, s->mem, e);
 	if (rc == 0)
 		rc = open_inflight(s, r, e);
+	if (rc == 0)
+		rc = virtq_begin(r->vq, &r->setup, r->inflight_open ? &r->inflight : NULL, e);
 	if (rc)
-		goto out_destroy;
-	virtq_begin(r->vq, &r->setup, r->inflight_open ? &r->inflight : NULL);
+		goto out_inflight;
 	r->vq->call_fd = r->call_fd;
 	r->vq->err_fd = r->err_fd;
 	r->vq->log_addr = r->log_addr;
@@ -74,14 +84,13 @@ static int start(struct vhost_session *s, struct vhost_ring *r, struct err *e)
 		goto out_inflight;
 	r->running = true;
 	r->paused = false;
-	log_debug("%s: ring %u started with %u entries at %u", s->c.name, r->setup.index,
-		  r->setup.num, r->setup.last_avail);
+	log_debug("%s: ring %u started with %u entries at 0x%x", s->c.name, r->setup.index,
+		  r->setup.num, r->setup.base);
 	return 0;
 out_inflight:
 	if (r->inflight_open)
 		inflight_close(&r->inflight);
 	r->inflight_open = false;
-out_destroy:
 	virtq_destroy(r->vq);
 	r->vq = NULL;
 	return rc;
@@ -109,7 +118,7 @@ void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r)
 	if (!r->running)
 		return;
 	s->c.ops->ring_stop(s->c.device, r->vq);
-	r->setup.last_avail = r->vq->last_avail;
+	r->setup.base = virtq_base(r->vq);
 	r->running = false;
 	if (r->inflight_open)
 		inflight_close(&r->inflight);
@@ -118,7 +127,7 @@ void vhost_ring_stop(struct vhost_session *s, struct vhost_ring *r)
 	r->vq = NULL;
 	free(r->scratch);
 	r->scratch = NULL;
-	log_debug("%s: ring %u stopped at %u", s->c.name, r->setup.index, r->setup.last_avail);
+	log_debug("%s: ring %u stopped at 0x%x", s->c.name, r->setup.index, r->setup.base);
 }
 
 void vhost_ring_abandon(struct vhost_session *s, struct vhost_ring *r)
@@ -127,7 +136,7 @@ void vhost_ring_abandon(struct vhost_session *s, struct vhost_ring *r)
 		return;
 	/* Without memory for it the ends are told to a driver that may not listen: harmless, if not
 	 * what the protocol asks for. */
-	r->scratch = calloc(1, virtq_used_size(r->setup.num));
+	r->scratch = calloc(1, virtq_scratch_size(r->vq));
 	if (r->scratch)
 		s->c.ops->ring_abandon(s->c.device, r->vq, r->scratch);
 }

@@ -82,15 +82,14 @@ struct note {
 	uint32_t value;
 };
 
-/* In the padding behind ring 0's descriptors, which is 48 bytes for all rings of 4 entries and
- * more. */
+/* In the padding behind ring 0's descriptors: 48 bytes for split rings of 4 entries and more, 32
+ * for packed ones with an even number of them. */
 static struct note *note_of(const struct vhost_session *s)
 {
 	const struct vhost_inflight_map *map = &s->inflight;
-	size_t used =
-		sizeof(struct inflight_region) + map->queue_size * sizeof(struct inflight_desc);
+	size_t used = inflight_defined(map->queue_size, map->packed);
 
-	if (!map->base || inflight_stride(map->queue_size) - used < sizeof(struct note))
+	if (!map->base || map->stride - used < sizeof(struct note))
 		return NULL;
 	return (struct note *)(void *)(map->base + used);
 }

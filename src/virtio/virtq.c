@@ -9,6 +9,7 @@
 #include "util/log.h"
 #include "virtio/dirty_log.h"
 #include "virtio/inflight.h"
+#include "virtio/virtq_internal.h"
 
 /*
  * A chain has at most as many descriptors as the ring has entries (2.7.5.3.1). But a driver that
@@ -20,22 +21,39 @@
 
 /* --- life --- */
 
-int virtq_create(uint32_t num, struct virtq **out)
+static int alloc_common(struct virtq *vq)
+{
+	vq->iov = calloc(VIRTQ_IOV_MAX, sizeof(*vq->iov));
+	vq->copy = calloc(vq->max_chain, sizeof(*vq->copy));
+	return vq->iov && vq->copy ? 0 : -ENOMEM;
+}
+
+static int alloc_format(struct virtq *vq)
+{
+	if (!vq->packed) {
+		vq->busy = calloc(vq->num, sizeof(*vq->busy));
+		vq->pushed = calloc(vq->num, sizeof(*vq->pushed));
+		return vq->busy && vq->pushed ? 0 : -ENOMEM;
+	}
+	vq->chain_n = calloc(vq->num, sizeof(*vq->chain_n));
+	vq->staged = calloc(vq->num, sizeof(*vq->staged));
+	vq->ring_copy = calloc(vq->num, sizeof(*vq->ring_copy));
+	return vq->chain_n && vq->staged && vq->ring_copy ? 0 : -ENOMEM;
+}
+
+int virtq_create(const struct virtq_setup *s, struct virtq **out)
 {
 	struct virtq *vq = aligned_alloc(CACHE_LINE, ROUND_UP(sizeof(*vq), CACHE_LINE));
 
 	if (!vq)
 		return -ENOMEM;
 	memset(vq, 0, sizeof(*vq));
-	vq->num = (uint16_t)num;
-	vq->mask = (uint16_t)(num - 1);
-	vq->max_chain = (uint16_t)(num < SMALL_RING ? num : MAX(num, CHAIN_OF_SEG_MAX));
+	vq->num = (uint16_t)s->num;
+	vq->mask = (uint16_t)(s->num - 1);
+	vq->packed = virtq_is_packed(s);
+	vq->max_chain = (uint16_t)(s->num < SMALL_RING ? s->num : MAX(s->num, CHAIN_OF_SEG_MAX));
 	vq->call_fd = vq->err_fd = -1;
-	vq->busy = calloc(num, 1);
-	vq->pushed = calloc(num, sizeof(*vq->pushed));
-	vq->iov = calloc(VIRTQ_IOV_MAX, sizeof(*vq->iov));
-	vq->odd_table = calloc(vq->max_chain, sizeof(*vq->odd_table));
-	if (!vq->busy || !vq->pushed || !vq->iov || !vq->odd_table) {
+	if (alloc_common(vq) || alloc_format(vq)) {
 		virtq_destroy(vq);
 		return -ENOMEM;
 	}
@@ -49,8 +67,11 @@ void virtq_destroy(struct virtq *vq)
 		return;
 	free(vq->busy);
 	free(vq->pushed);
+	free(vq->chain_n);
+	free(vq->staged);
+	free(vq->ring_copy);
 	free(vq->iov);
-	free(vq->odd_table);
+	free(vq->copy);
 	free(vq);
 }
 
@@ -74,154 +95,153 @@ static void *map_part(const struct guest_mem *mem, uint64_t user, uint64_t len, 
 int virtq_map(struct virtq *vq, const struct virtq_setup *s, const struct guest_mem *mem,
 	      struct err *e)
 {
-	unsigned n = vq->num;
+	struct virtq_layout l = virtq_layout(vq->num, vq->packed);
 	int rc = 0;
 	void *desc, *avail, *used;
 
-	desc = map_part(mem, s->desc_user, virtq_desc_size(n), VIRTQ_DESC_ALIGN, "descriptor table",
-			s->index, &rc, e);
-	avail = map_part(mem, s->avail_user, virtq_avail_size(n), VIRTQ_AVAIL_ALIGN, "avail ring",
-			 s->index, &rc, e);
-	used = map_part(mem, s->used_user, virtq_used_size(n), VIRTQ_USED_ALIGN, "used ring",
-			s->index, &rc, e);
+	if (!vq->packed && !IS_POWER_OF_2(vq->num))
+		return err_set(e, -EINVAL,
+			       "ring %u has %u entries: a split ring has a power of 2 of them",
+			       s->index, vq->num);
+	desc = map_part(mem, s->desc_user, l.desc, VIRTQ_DESC_ALIGN, "descriptor table", s->index,
+			&rc, e);
+	avail = map_part(mem, s->avail_user, l.avail, l.avail_align,
+			 vq->packed ? "driver event suppression" : "avail ring", s->index, &rc, e);
+	used = map_part(mem, s->used_user, l.used, l.used_align,
+			vq->packed ? "device event suppression" : "used ring", s->index, &rc, e);
 	if (rc)
 		return rc;
 	vq->desc = desc;
 	vq->avail = avail;
 	vq->used = used;
 	vq->mem = mem;
-	vq->use = &mem->use[s->index].inflight;
+	vq->use = &mem->use[s->index];
 	vq->near = (struct virtq_span){ 0 };
 	return 0;
 }
 
-/* Behind the used ring: 2.7.8 */
-static le16 *avail_event(struct virtq *vq)
+int virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inflight *inflight,
+		struct err *e)
 {
-	return (le16 *)(void *)&vq->used->ring[vq->num];
-}
-
-void virtq_begin(struct virtq *vq, const struct virtq_setup *s, struct virtq_inflight *inflight)
-{
-	uint16_t used_idx = from_le16(READ_ONCE(vq->used->idx));
-
 	vq->index = s->index;
 	vq->event_idx = s->features & FEATURE(VIRTIO_F_EVENT_IDX);
-	vq->used_idx = vq->published = used_idx;
 	vq->inflight = inflight;
-	/* What is in flight was taken from the avail ring after what is used: the index in the
-	 * message may be stale. */
-	vq->last_avail = inflight && inflight->used_before
-				 ? (uint16_t)(used_idx + inflight->resubmit_n)
-				 : s->last_avail;
-	vq->avail_idx = vq->last_avail;
 	vq->resubmitting = inflight && inflight->resubmit_n;
 	vq->signal_next = true;
 	vq->broken = false;
-	memset(vq->busy, 0, vq->num);
-	WRITE_ONCE(vq->used->flags, to_le16(0)); /* the first kick starts the ring */
-	if (vq->event_idx)
-		WRITE_ONCE(*avail_event(vq), to_le16(vq->last_avail));
+	return vq->packed ? virtq_packed_begin(vq, s->base, e) : virtq_split_begin(vq, s->base, e);
+}
+
+uint32_t virtq_base(const struct virtq *vq)
+{
+	uint32_t avail, used;
+
+	if (!vq->packed)
+		return vq->last_avail;
+	avail = vq->next | (vq->next_wrap ? VIRTQ_WRAP : 0);
+	used = vq->used_slot | (vq->used_wrap ? VIRTQ_WRAP : 0);
+	return avail | used << 16;
+}
+
+/* --- the end --- */
+
+static void stop_taking(struct virtq *vq)
+{
+	vq->broken = true;
+	vq->resubmitting = false;
+	/* for who looks at no more than the ring */
+	vq->avail_idx = vq->last_avail;
+	vq->avail_flags = vq->avail_indirect = VIRTQ_NEVER;
+}
+
+size_t virtq_scratch_size(const struct virtq *vq)
+{
+	return vq->packed ? virtq_layout(vq->num, true).desc : virtq_used_size(vq->num);
 }
 
 void virtq_abandon(struct virtq *vq, void *scratch)
 {
-	vq->used = scratch;
+	if (vq->packed)
+		vq->ring = scratch;
+	else
+		vq->used = scratch;
 	vq->inflight = NULL;
 	vq->log = NULL;
 	vq->call_fd = -1;
-	vq->broken = true; /* nothing more is taken */
-	vq->resubmitting = false;
+	stop_taking(vq);
 }
 
 void virtq_break(struct virtq *vq, const char *why)
 {
 	if (vq->broken)
 		return;
-	vq->broken = true;
+	stop_taking(vq);
 	log_error("%s: ring %u is broken: %s; it stays stopped until the driver sets it up again",
 		  vq->name ? vq->name : "virtq", vq->index, why);
 	if (vq->err_fd >= 0)
 		uring_signal(vq->reactor, vq->err_fd);
 }
 
-/* --- push, flush --- */
-
-/* Does the driver want an interrupt for the entries [old, used_idx)? 2.7.7, 2.7.10 */
-static inline bool wants_interrupt(struct virtq *vq, uint16_t old)
+int virtq_fail(struct virtq *vq, const char *why)
 {
-	uint16_t event;
-
-	full_barrier(); /* the used index must be visible before the driver's wish is read */
-	if (unlikely(vq->signal_next)) {
-		vq->signal_next = false;
-		return true;
-	}
-	if (!vq->event_idx)
-		return !(from_le16(READ_ONCE(vq->avail->flags)) & VIRTQ_AVAIL_F_NO_INTERRUPT);
-	event = from_le16(READ_ONCE(vq->avail->ring[vq->num]));
-	return (uint16_t)(vq->used_idx - event - 1) < (uint16_t)(vq->used_idx - old);
+	virtq_break(vq, why);
+	return -EPROTO;
 }
 
-static noinline void log_used(struct virtq *vq, uint16_t old)
+/* --- what is the same in both formats --- */
+
+int virtq_next_resubmit(struct virtq *vq)
 {
-	for (uint16_t i = old; i != vq->used_idx; i++)
-		dirty_log_mark(vq->log,
-			       vq->log_addr + offsetof(struct virtq_used, ring) +
-				       (i & vq->mask) * sizeof(struct virtq_used_elem),
-			       sizeof(struct virtq_used_elem));
-	dirty_log_mark(vq->log, vq->log_addr, offsetof(struct virtq_used, ring));
+	struct virtq_inflight *f = vq->inflight;
+
+	if (f->resubmit_at < f->resubmit_n)
+		return f->resubmit[f->resubmit_at++];
+	vq->resubmitting = false; /* all served: this path is not taken again */
+	return -1;
 }
 
-/* hot: once per turn and ring */
-void virtq_flush(struct virtq *vq)
+void virtq_tell(struct virtq *vq, unsigned n, bool interrupt)
 {
-	uint16_t old = vq->published;
-
-	if (old == vq->used_idx)
-		return;
-	/* the entries must be visible before the index that covers them */
-	store_release(&vq->used->idx, to_le16(vq->used_idx));
-	vq->published = vq->used_idx;
-	if (vq->inflight)
-		inflight_publish(vq->inflight, vq->pushed, vq->mask, old, vq->used_idx);
-	if (unlikely(vq->log))
-		log_used(vq, old);
-	WRITE_ONCE(vq->requests, vq->requests + (uint16_t)(vq->used_idx - old));
-	if (wants_interrupt(vq, old) && vq->call_fd >= 0) {
-		WRITE_ONCE(vq->calls, vq->calls + 1);
+	counter_add(&vq->requests, n);
+	if (interrupt && vq->call_fd >= 0) {
+		counter_add(&vq->calls, 1);
 		uring_signal(vq->reactor, vq->call_fd);
 	}
 }
 
-bool virtq_looks_unshared(const struct virtq *vq)
+int virtq_pop(struct virtq *vq, struct virtq_chain *c)
 {
-	return vq->requests == 0 && !vq->broken && from_le16(READ_ONCE(vq->avail->idx)) == 0;
+	return vq->packed ? virtq_packed_pop(vq, c) : virtq_split_pop(vq, c);
+}
+
+unsigned virtq_flush(struct virtq *vq)
+{
+	return vq->packed ? virtq_packed_flush(vq) : virtq_split_flush(vq);
 }
 
 bool virtq_enable_kick(struct virtq *vq)
 {
 	if (vq->broken)
 		return true;
-	if (vq->event_idx)
-		WRITE_ONCE(*avail_event(vq), to_le16(vq->last_avail));
-	else
-		WRITE_ONCE(vq->used->flags, to_le16(0));
-	full_barrier(); /* the wish must be visible before the avail index is read again */
-	if (from_le16(load_acquire(&vq->avail->idx)) == vq->last_avail)
-		return true;
-	virtq_disable_kick(vq);
-	return false;
+	return vq->packed ? virtq_packed_enable_kick(vq) : virtq_split_enable_kick(vq);
 }
 
 void virtq_disable_kick(struct virtq *vq)
 {
-	/*
-	 * With EVENT_IDX the event index is left where it is: behind what the driver makes
-	 * available from now on, so that it kicks at most once in 65536 entries.
-	 */
-	if (!vq->event_idx && !vq->broken)
-		WRITE_ONCE(vq->used->flags, to_le16(VIRTQ_USED_F_NO_NOTIFY));
+	if (vq->broken)
+		return;
+	if (vq->packed)
+		virtq_packed_disable_kick(vq);
+	else
+		virtq_split_disable_kick(vq);
+}
+
+bool virtq_looks_unshared(const struct virtq *vq)
+{
+	if (vq->requests || vq->broken)
+		return false;
+	return vq->packed ? from_le16(READ_ONCE(vq->ring[vq->next].flags)) == 0
+			  : from_le16(READ_ONCE(vq->avail->idx)) == 0;
 }
 
 void virtq_log_iov(struct virtq *vq, const struct guest_mem *mem, const struct iovec *iov, int n,

@@ -1,10 +1,9 @@
-/* Taking chains from the avail ring: virtio 1.2, 2.7.4 to 2.7.6 and 2.7.13. Everything read here is
- * the guest's. */
-#include <errno.h>
+/* From descriptors to an iovec: virtio 1.2, 2.7.4 and 2.7.5. Everything read here is the guest's.
+ */
 #include <string.h>
 
-#include "virtio/inflight.h"
-#include "virtio/virtq.h"
+#include "virtio/virtq_framed.h"
+#include "virtio/virtq_internal.h"
 
 /* --- guest addresses --- */
 
@@ -15,8 +14,20 @@ static noinline bool go_near(struct virtq *vq, uint64_t gpa)
 
 	if (!r)
 		return false;
-	vq->near = (struct virtq_span){ .gpa = r->gpa, .size = r->size, .host = r->host };
+	vq->near = (struct virtq_span){
+		.gpa = r->gpa,
+		.size = r->size,
+		.inner = r->size > VIRTQ_SMALL ? r->size - VIRTQ_SMALL : 0,
+		.host = r->host,
+	};
 	return true;
+}
+
+char *virtq_far(const struct virtq *vq, uint64_t gpa, uint64_t len)
+{
+	const struct guest_region *r = guest_mem_find(vq->mem, gpa);
+
+	return r && range_fits(gpa - r->gpa, len, r->size) ? r->host + (gpa - r->gpa) : NULL;
 }
 
 /* hot. Host address of gpa and how many bytes from there lie together; NULL: not guest memory. */
@@ -33,8 +44,7 @@ static inline char *at_gpa(struct virtq *vq, uint64_t gpa, uint64_t *run)
 	return vq->near.host + offset;
 }
 
-/* A copy of len bytes that may cross regions. false: not all of it is guest memory. */
-static noinline bool gather(struct virtq *vq, uint64_t gpa, void *to, size_t len)
+bool virtq_gather(struct virtq *vq, uint64_t gpa, void *to, size_t len)
 {
 	for (size_t done = 0, part; done < len; done += part) {
 		uint64_t run;
@@ -49,37 +59,6 @@ static noinline bool gather(struct virtq *vq, uint64_t gpa, void *to, size_t len
 }
 
 /* --- one chain --- */
-
-/* A descriptor, each half of it read once. */
-struct desc {
-	uint64_t addr;
-	uint32_t len;
-	uint32_t flags_next; /* flags, and next << 16 */
-};
-
-static inline struct desc desc_load(const struct virtq_desc *d)
-{
-	const le64 *halves = (const le64 *)(const void *)d;
-	uint64_t rest = from_le64(READ_ONCE(halves[1]));
-
-	return (struct desc){ from_le64(READ_ONCE(halves[0])), (uint32_t)rest,
-			      (uint32_t)(rest >> 32) };
-}
-
-static inline uint32_t desc_len(struct desc d)
-{
-	return d.len;
-}
-
-static inline bool desc_has(struct desc d, uint32_t flag)
-{
-	return d.flags_next & flag;
-}
-
-static inline uint32_t desc_next(struct desc d)
-{
-	return d.flags_next >> 16;
-}
 
 /* 2.7.5.3. The table that d refers to, with *n entries; NULL: malformed. */
 static inline const struct virtq_desc *enter_table(struct virtq *vq, struct desc d, uint32_t *n)
@@ -99,7 +78,7 @@ static inline const struct virtq_desc *enter_table(struct virtq *vq, struct desc
 	if (likely(run >= len && IS_ALIGNED((uintptr_t)at, 8)))
 		return (const struct virtq_desc *)(const void *)at;
 	/* It needs no alignment and may cross regions: such a one is copied. */
-	return gather(vq, d.addr, vq->odd_table, len) ? vq->odd_table : NULL;
+	return virtq_gather(vq, d.addr, vq->copy, len) ? vq->copy : NULL;
 }
 
 /*
@@ -122,65 +101,16 @@ static noinline struct iovec *add_oddly(struct virtq *vq, struct iovec *iov, str
 	return iov;
 }
 
-/* hot. A buffer that lies whole in the near region becomes *iov. false: it does not, or it has no
- * bytes. */
-static inline bool add_near(const struct virtq_span *near, struct iovec *iov, struct desc d)
-{
-	uint64_t offset = d.addr - near->gpa, end = offset + desc_len(d);
-
-	if (unlikely(offset >= end || end > near->size)) /* empty or wrapped; not inside */
-		return false;
-	iov->iov_base = near->host + offset;
-	iov->iov_len = desc_len(d);
-	return true;
-}
-
-#define DESC_FLAGS(d) \
-	((d).flags_next & (VIRTQ_DESC_F_NEXT | VIRTQ_DESC_F_WRITE | VIRTQ_DESC_F_INDIRECT))
-
-/*
- * hot. Header, one buffer, status: the chain of nearly every block request. Trying it first saves
- * 80 of the 520 instructions that a 4 KiB read costs from ring to null and back (scripts/cost
- * vhost-null). false: it is another chain, and nothing has been done.
- */
-static inline bool take_three(const struct virtq *vq, const struct virtq_desc *table, uint32_t n,
-			      struct desc d0, struct virtq_chain *c)
-{
-	struct iovec *iov = vq->iov;
-	struct desc d1, d2;
-	bool in;
-
-	if (unlikely(DESC_FLAGS(d0) != VIRTQ_DESC_F_NEXT || desc_next(d0) >= n))
-		return false;
-	d1 = desc_load(&table[desc_next(d0)]);
-	if (unlikely((DESC_FLAGS(d1) & ~(uint32_t)VIRTQ_DESC_F_WRITE) != VIRTQ_DESC_F_NEXT ||
-		     desc_next(d1) >= n))
-		return false;
-	d2 = desc_load(&table[desc_next(d1)]);
-	if (unlikely(DESC_FLAGS(d2) != VIRTQ_DESC_F_WRITE))
-		return false;
-	if (unlikely(!add_near(&vq->near, &iov[0], d0) || !add_near(&vq->near, &iov[1], d1) ||
-		     !add_near(&vq->near, &iov[2], d2)))
-		return false;
-	in = desc_has(d1, VIRTQ_DESC_F_WRITE);
-	c->out_n = in ? 1 : 2;
-	c->in_n = in ? 2 : 1;
-	c->out_len = desc_len(d0) + (in ? 0 : desc_len(d1));
-	c->in_len = desc_len(d2) + (in ? desc_len(d1) : 0);
-	/* no sum of two lengths has wrapped */
-	return likely(c->out_len >= desc_len(d0) && c->in_len >= desc_len(d2));
-}
-
 /*
  * hot. The buffers from d on become vq->iov. false: malformed. The near region and all counts are
  * in local variables: with aliasing as it is, each store would make the compiler load them again.
  */
-static noinline bool take_chain(struct virtq *vq, struct desc d, struct virtq_chain *c)
+static bool walk(struct virtq *vq, const struct virtq_desc *table, uint32_t table_n, struct desc d,
+		 struct virtq_chain *c)
 {
-	const struct virtq_desc *table = vq->desc;
 	struct iovec *iov = vq->iov, *first_in = NULL, *const end = iov + VIRTQ_IOV_MAX;
 	struct virtq_span near = vq->near;
-	uint32_t table_n = vq->num, left = vq->max_chain;
+	uint32_t left = vq->max_chain;
 	uint64_t len = 0, out_len = 0; /* bytes since the direction changed; of the readable part */
 	bool indirect = false;
 
@@ -235,86 +165,9 @@ static noinline bool take_chain(struct virtq *vq, struct desc d, struct virtq_ch
 	return likely((len | out_len) <= UINT32_MAX);
 }
 
-/* hot */
-static inline bool take_any(struct virtq *vq, struct desc d, struct virtq_chain *c)
+void virtq_walk(struct virtq *vq, const struct virtq_desc *table, uint32_t n, uint16_t first,
+		struct virtq_chain *c)
 {
-	const struct virtq_desc *table = vq->desc;
-	struct desc first = d;
-	uint32_t n = vq->num;
-
-	if (desc_has(d, VIRTQ_DESC_F_INDIRECT)) {
-		table = enter_table(vq, d, &n);
-		if (unlikely(!table))
-			return false;
-		first = desc_load(table);
-	}
-	return likely(n >= 3 && take_three(vq, table, n, first, c)) || take_chain(vq, d, c);
-}
-
-/* --- the avail ring --- */
-
-/* The next head to serve again after a crash, or -1. */
-static noinline int pop_resubmitted(struct virtq *vq)
-{
-	struct virtq_inflight *f = vq->inflight;
-
-	if (f->resubmit_at < f->resubmit_n)
-		return f->resubmit[f->resubmit_at++];
-	vq->resubmitting = false; /* all served: this path is not taken again */
-	return -1;
-}
-
-/* The avail index moved, or was not looked at: 1: there is work; 0; -EPROTO. */
-static noinline int look_again(struct virtq *vq)
-{
-	/* the index must be read before the entries it covers */
-	vq->avail_idx = from_le16(load_acquire(&vq->avail->idx));
-	if (vq->last_avail == vq->avail_idx)
-		return 0;
-	if (unlikely((uint16_t)(vq->avail_idx - vq->last_avail) > vq->num)) {
-		virtq_break(vq, "the avail index jumped by more than the ring's size");
-		return -EPROTO;
-	}
-	return 1;
-}
-
-static noinline int break_ring(struct virtq *vq, const char *why)
-{
-	virtq_break(vq, why);
-	return -EPROTO;
-}
-
-/* hot */
-int virtq_pop(struct virtq *vq, struct virtq_chain *c)
-{
-	uint16_t head;
-	int rc;
-
-	if (unlikely(vq->broken))
-		return -EPROTO;
-	if (unlikely(vq->resubmitting)) {
-		rc = pop_resubmitted(vq);
-		head = (uint16_t)rc;
-		if (rc >= 0)
-			goto take;
-	}
-	if (vq->last_avail == vq->avail_idx) {
-		rc = look_again(vq);
-		if (rc <= 0)
-			return rc;
-	}
-	head = from_le16(READ_ONCE(vq->avail->ring[vq->last_avail & vq->mask]));
-	if (unlikely(head >= vq->num))
-		return break_ring(vq, "a head is not below the ring's size");
-	vq->last_avail++;
-take:
-	if (unlikely(vq->busy[head]))
-		return break_ring(vq, "a head was made available again while it is in flight");
-	vq->busy[head] = 1;
-	if (vq->inflight)
-		inflight_take(vq->inflight, head);
-	c->head = head;
 	c->iov = vq->iov;
-	c->malformed = !take_any(vq, desc_load(&vq->desc[head]), c);
-	return 1;
+	c->malformed = !walk(vq, table, n, desc_load(&table[first]), c);
 }

@@ -53,10 +53,10 @@ static int make(void **state)
 					 .desc_user = USER + DESC_AT,
 					 .avail_user = USER + AVAIL_AT,
 					 .used_user = USER + USED_AT };
-	assert_int_equal(virtq_create(NUM, &g->vq), 0);
+	assert_int_equal(virtq_create(&g->setup, &g->vq), 0);
 	assert_int_equal(virtq_map(g->vq, &g->setup, g->table, &e), 0);
 	g->call = g->vq->call_fd = eventfd(0, EFD_NONBLOCK);
-	virtq_begin(g->vq, &g->setup, NULL);
+	assert_int_equal(virtq_begin(g->vq, &g->setup, NULL, &e), 0);
 	*state = g;
 	return 0;
 }
@@ -156,9 +156,10 @@ static void event_index_decides_across_the_wrap(void **state)
 	struct virtq_chain c;
 
 	g->avail->idx = g->used->idx = to_le16(65533);
-	g->avail_idx = g->setup.last_avail = 65533;
+	g->avail_idx = 65533;
+	g->setup.base = 65533;
 	g->setup.features = FEATURE(VIRTIO_F_EVENT_IDX);
-	virtq_begin(g->vq, &g->setup, NULL);
+	assert_int_equal(virtq_begin(g->vq, &g->setup, NULL, NULL), 0);
 	put_desc(&g->desc[0], GPA + DATA_AT, 1, VIRTQ_DESC_F_WRITE, 0);
 	for (uint16_t i = 0; i < 8; i++) {
 		uint16_t event = (uint16_t)(65535 + (i < 5 ? 0 : 1));
@@ -320,8 +321,8 @@ static void bad_rings_break(void **state)
 
 	for (size_t i = 0; i < ARRAY_SIZE(jumps); i++) {
 		g->vq->err_fd = eventfd(0, EFD_NONBLOCK);
-		g->setup.last_avail = 0;
-		virtq_begin(g->vq, &g->setup, NULL);
+		g->setup.base = 0;
+		assert_int_equal(virtq_begin(g->vq, &g->setup, NULL, NULL), 0);
 		g->avail->idx = to_le16(jumps[i]);
 		assert_int_equal(virtq_pop(g->vq, &c), -EPROTO);
 		assert_int_equal(virtq_pop(g->vq, &c), -EPROTO);
@@ -388,13 +389,13 @@ static void rings_must_lie_in_one_region_and_be_aligned(void **state)
 static void what_was_in_flight_is_served_again(void **state)
 {
 	struct guest *g = *state;
-	void *region = calloc(1, inflight_stride(NUM));
+	void *region = calloc(1, inflight_stride(NUM, false));
 	struct virtq_inflight f;
 	struct virtq_chain c;
 	struct err e = { 0 };
 
 	assert_int_equal(inflight_open(region, NUM, NUM, 0, &f, &e), 0);
-	virtq_begin(g->vq, &g->setup, &f);
+	assert_int_equal(virtq_begin(g->vq, &g->setup, &f, &e), 0);
 	for (uint16_t i = 0; i < 4; i++) {
 		put_desc(&g->desc[i], GPA + DATA_AT, 1, VIRTQ_DESC_F_WRITE, 0);
 		publish(g, (uint16_t)(3 - i));
@@ -405,8 +406,8 @@ static void what_was_in_flight_is_served_again(void **state)
 	inflight_close(&f);
 	/* The process dies here. SET_VRING_BASE may then say anything. */
 	assert_int_equal(inflight_open(region, NUM, NUM, from_le16(g->used->idx), &f, &e), 0);
-	g->setup.last_avail = 0;
-	virtq_begin(g->vq, &g->setup, &f);
+	g->setup.base = 0;
+	assert_int_equal(virtq_begin(g->vq, &g->setup, &f, &e), 0);
 	for (int want = 3; want >= 0; want--) { /* in the order of their first start */
 		if (want == 2)
 			continue;

@@ -7,6 +7,7 @@
  *	vhost-null		a 4 KiB read from ring to null and back: split ring, indirect, 128
  *in flight vhost-null-direct	the same with three descriptors in the ring, 85 in flight
  *	vhost-null-inflight	the same as vhost-null with the in-flight region
+ *	vhost-null-packed	packed ring, indirect; vhost-null-packed-inflight: with the region
  *	vhost-malloc		to a RAM disk
  *	empty-poll		a turn with one ring that has nothing (less empty-turn)
  *	empty-turn		a turn with no ring
@@ -172,19 +173,29 @@ static unsigned fill_ring(bool indirect)
 	return n;
 }
 
-static void start_queue(bool inflight)
+static void start_queue(bool packed, bool inflight)
 {
 	static const struct vhost_blk_disk disk = { .size = 64u << 20, .id = "cost" };
-	struct virtq_setup setup = { .num = NUM, .avail_user = AVAIL_AT, .used_user = USED_AT };
+	struct virtq_setup setup = {
+		.num = NUM,
+		.avail_user = AVAIL_AT,
+		.used_user = USED_AT,
+		.base = packed ? VIRTQ_WRAP | (uint32_t)VIRTQ_WRAP << 16 : 0,
+		.features = packed ? FEATURE(VIRTIO_F_RING_PACKED) : 0,
+	};
 	static struct virtq_inflight tracked;
+	void *region = calloc(1, inflight_stride(NUM, packed));
 	struct vhost_blk_queue *q;
 	struct err e = { 0 };
 
-	if (virtq_create(NUM, &vq) || virtq_map(vq, &setup, guest, &e))
+	if (virtq_create(&setup, &vq) || virtq_map(vq, &setup, guest, &e))
 		die(e.text);
-	if (inflight && inflight_open(calloc(1, inflight_stride(NUM)), NUM, NUM, 0, &tracked, &e))
+	if (inflight &&
+	    (packed ? inflight_packed_open(region, NUM, NUM, setup.base, vq->ring, &tracked, &e)
+		    : inflight_open(region, NUM, NUM, 0, &tracked, &e)))
 		die(e.text);
-	virtq_begin(vq, &setup, inflight ? &tracked : NULL);
+	if (virtq_begin(vq, &setup, inflight ? &tracked : NULL, &e))
+		die(e.text);
 	if (vhost_blk_queue_start(bdev, &disk, vq, -1, reactor, false, &q, &e))
 		die(e.text);
 }
@@ -198,7 +209,7 @@ static void run_vhost(const char *kind, long count, bool indirect, bool inflight
 
 	open_disk(kind);
 	avail->flags = to_le16(VIRTQ_AVAIL_F_NO_INTERRUPT);
-	start_queue(inflight);
+	start_queue(false, inflight);
 	for (unsigned i = 0; i < depth; i++)
 		avail->ring[idx++ % NUM] = to_le16((uint16_t)(indirect ? i : i * 3));
 	store_release(&avail->idx, to_le16(idx));
@@ -211,11 +222,67 @@ static void run_vhost(const char *kind, long count, bool indirect, bool inflight
 	}
 }
 
+/* The driver's place in a packed ring. */
+struct place {
+	uint16_t slot;
+	bool wrap;
+};
+
+static void step(struct place *p)
+{
+	if (++p->slot == NUM) {
+		p->slot = 0;
+		p->wrap = !p->wrap;
+	}
+}
+
+static void put_packed(struct virtq_packed_desc *ring, struct place *p, uint16_t id)
+{
+	struct virtq_packed_desc *d = &ring[p->slot];
+
+	d->addr = to_le64(TABLE_AT + id * 64u);
+	d->len = to_le32(48);
+	d->id = to_le16(id);
+	store_release(&d->flags,
+		      to_le16((uint16_t)(VIRTQ_DESC_F_INDIRECT |
+					 (p->wrap ? VIRTQ_DESC_F_AVAIL : VIRTQ_DESC_F_USED))));
+	step(p);
+}
+
+static void run_packed(long count, bool inflight)
+{
+	struct virtq_packed_desc *ring = (void *)(memory + DESC_AT);
+	struct virtq_event *driver = (void *)(memory + AVAIL_AT);
+	struct place next = { 0, true }, used = { 0, true };
+
+	for (unsigned i = 0; i < DEPTH; i++) {
+		struct virtq_packed_desc *t = (void *)(memory + TABLE_AT + i * 64);
+
+		put_request((struct virtq_desc *)(void *)t, 0, i);
+		for (unsigned k = 0; k < 3; k++)
+			t[k].flags = to_le16(k ? VIRTQ_DESC_F_WRITE : 0);
+	}
+	open_disk("null");
+	driver->flags = to_le16(VIRTQ_EVENT_DISABLE);
+	start_queue(true, inflight);
+	for (uint16_t i = 0; i < DEPTH; i++)
+		put_packed(ring, &next, i);
+	while (count > 0) {
+		reactor_turn(reactor);
+		while ((from_le16(load_acquire(&ring[used.slot].flags)) & VIRTQ_LAP) ==
+		       (used.wrap ? VIRTQ_LAP : 0)) {
+			put_packed(ring, &next, from_le16(ring[used.slot].id));
+			step(&used);
+			count--;
+		}
+	}
+}
+
 static void run_empty(long count, bool ring)
 {
 	open_disk("null");
 	if (ring)
-		start_queue(false);
+		start_queue(false, false);
 	for (; count > 0; count--)
 		reactor_turn(reactor);
 }
@@ -250,6 +317,10 @@ int main(int argc, char **argv)
 		run_vhost("null", count, false, false);
 	else if (strcmp(what, "vhost-null-inflight") == 0)
 		run_vhost("null", count, true, true);
+	else if (strcmp(what, "vhost-null-packed") == 0)
+		run_packed(count, false);
+	else if (strcmp(what, "vhost-null-packed-inflight") == 0)
+		run_packed(count, true);
 	else if (strcmp(what, "vhost-malloc") == 0)
 		run_vhost("malloc", count, true, false);
 	else if (strcmp(what, "empty-poll") == 0)

@@ -5,7 +5,8 @@
  *
  * Layout, in 64 KiB of guest memory at GPA 0: input byte 0 chooses features and the ring's format,
  * the rest lies from 0 on; desc at 0, avail at 0x400, used at 0x800 (16 entries); of a packed ring
- * these are the ring, the driver's and the device's event area.
+ * (13 entries) these are the ring, the driver's and the device's event area. With bit 4 there is an
+ * in-flight region at 0xc00, which another back-end may have left, or nobody.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +22,13 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
-#define NUM	 16
-#define MEM	 (64u << 10)
-#define AVAIL_AT 0x400
-#define USED_AT	 0x800
-#define DISK	 (64u << 10)
-
-#define RING_PACKED FEATURE(34)
+#define NUM	    16
+#define NUM_PACKED  13
+#define MEM	    (64u << 10)
+#define AVAIL_AT    0x400
+#define USED_AT	    0x800
+#define INFLIGHT_AT 0xc00
+#define DISK	    (64u << 10)
 
 static struct reactor *reactor;
 static struct bdev *bdev;
@@ -37,9 +38,19 @@ static struct vhost_blk_disk disk = {
 	.size = DISK, .max_discard = DISK, .max_zeroes = DISK, .discard = true, .id = "fuzz"
 };
 
-static struct virtq *vq;
-static struct vhost_blk_queue *queue;
-static struct virtq_setup setup = { .num = NUM, .avail_user = AVAIL_AT, .used_user = USED_AT };
+/* A ring of either format; the one that an input is not for is broken, and lies still. */
+static struct rig {
+	struct virtq_setup setup;
+	struct virtq *vq;
+	struct vhost_blk_queue *queue;
+} rigs[2] = {
+	{ .setup = { .num = NUM, .avail_user = AVAIL_AT, .used_user = USED_AT } },
+	{ .setup = { .num = NUM_PACKED,
+		     .avail_user = AVAIL_AT,
+		     .used_user = USED_AT,
+		     .base = 0x80008000, /* slot 0 and wrap counter 1, twice */
+		     .features = FEATURE(VIRTIO_F_RING_PACKED) } },
+};
 
 static void make_disk(void)
 {
@@ -66,46 +77,76 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		abort();
 	memory = guest->region[0]->host;
 	make_disk();
-	if (virtq_create(NUM, &vq) || virtq_map(vq, &setup, guest, &e) ||
-	    vhost_blk_queue_start(bdev, &disk, vq, -1, reactor, false, &queue, &e))
-		abort();
+	for (struct rig *r = rigs; r < rigs + 2; r++) {
+		if (virtq_create(&r->setup, &r->vq) || virtq_map(r->vq, &r->setup, guest, &e) ||
+		    virtq_begin(r->vq, &r->setup, NULL, &e) ||
+		    vhost_blk_queue_start(bdev, &disk, r->vq, -1, reactor, false, &r->queue, &e))
+			abort();
+		virtq_break(r->vq, "not its turn");
+	}
 	return 0;
 }
 
 /* No chain may lose its head: what was taken from the avail ring is in the used ring, each once. */
-static void check_used(uint16_t first, bool packed)
+static void check_used(const struct virtq *vq, uint16_t first)
 {
-	if (!packed &&
+	if (!vq->packed &&
 	    (vq->last_avail != (uint16_t)(vq->used_idx - first) || vq->published != vq->used_idx))
 		abort();
-	for (unsigned i = 0; i < NUM; i++)
-		if (vq->busy[i])
+	for (unsigned i = 0; i < vq->num; i++)
+		if (vq->packed ? vq->chain_n[i] : vq->busy[i])
 			abort();
+}
+
+/* The region is the front-end's to forge. */
+static bool open_inflight(struct rig *r, struct virtq_inflight *f)
+{
+	const uint16_t num = (uint16_t)r->setup.num;
+	void *region = memory + INFLIGHT_AT;
+	struct err e = { 0 };
+
+	if (r->vq->packed)
+		return !inflight_packed_open(region, num, num, r->setup.base, r->vq->ring, f, &e);
+	return !inflight_open(region, num, num, from_le16(r->vq->used->idx), f, &e);
+}
+
+static void run(struct rig *r, struct virtq_inflight *f)
+{
+	struct err e = { 0 };
+	uint16_t used;
+
+	if (virtq_begin(r->vq, &r->setup, f, &e))
+		return;
+	used = r->vq->used_idx;
+	for (int turn = 0; turn < 4; turn++)
+		reactor_turn(reactor);
+	if (!f) /* what is resubmitted was taken before */
+		check_used(r->vq, used);
+	if (guest->use[0].inflight || r->queue->inflight)
+		abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct err e = { 0 };
-	uint16_t used;
-	bool packed;
+	struct virtq_inflight f = { 0 };
+	struct rig *r;
 
 	if (size < 1)
 		return 0;
-	packed = data[0] & 8;
+	r = &rigs[data[0] >> 3 & 1];
 	memset(memory, 0, MEM);
 	memcpy(memory, data + 1, MIN(size - 1, MEM));
-	setup.features = data[0] & 1 ? FEATURE(VIRTIO_F_EVENT_IDX) : 0;
-	setup.features |= packed ? RING_PACKED : 0;
+	r->setup.features = (data[0] & 1 ? FEATURE(VIRTIO_F_EVENT_IDX) : 0) |
+			    (r->vq->packed ? FEATURE(VIRTIO_F_RING_PACKED) : 0);
 	disk.readonly = data[0] & 2;
-	queue->write_through = data[0] & 4;
-	if (virtq_map(vq, &setup, guest, &e))
-		abort();
-	virtq_begin(vq, &setup, NULL);
-	used = vq->used_idx;
-	for (int turn = 0; turn < 4; turn++)
-		reactor_turn(reactor);
-	check_used(used, packed);
-	if (guest->use[0].inflight || queue->inflight)
-		abort();
+	r->queue->write_through = data[0] & 4;
+	if (!(data[0] & 16)) {
+		run(r, NULL);
+	} else if (open_inflight(r, &f)) {
+		run(r, &f);
+		virtq_break(r->vq, "its region goes");
+		inflight_close(&f);
+	}
+	virtq_break(r->vq, "not its turn");
 	return 0;
 }
