@@ -359,9 +359,10 @@ static noinline void start_framed_as_chain(struct vhost_blk_req *req, const void
 /* hot. Header, one buffer, status: all that is done for most reads and writes. */
 static inline void start_framed(struct vhost_blk_req *req, const struct virtq_framed *f)
 {
-	const struct virtio_blk_req_hdr *hdr = f->header;
-	uint32_t type = from_le32(READ_ONCE(hdr->type)), len = (uint32_t)f->body.iov_len;
-	uint64_t sector = from_le64(READ_ONCE(hdr->sector));
+	const char *hdr = f->header;
+	uint32_t type = (uint32_t)load_le64(hdr + offsetof(struct virtio_blk_req_hdr, type)),
+		 len = (uint32_t)f->body.iov_len;
+	uint64_t sector = load_le64(hdr + offsetof(struct virtio_blk_req_hdr, sector));
 
 	req->status = f->trailer;
 	req->iov[0] = f->body;

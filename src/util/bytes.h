@@ -53,6 +53,17 @@ static inline le64 to_le64(uint64_t v)
 	return (WIRE_CAST le64)htole64(v);
 }
 
+/* One load of memory that another party may change, at any address: the compiler must not go back
+ * for the value. */
+static inline uint64_t load_le64(const void *p)
+{
+	uint64_t v;
+
+	__builtin_memcpy(&v, p, sizeof(v));
+	__asm__ __volatile__("" : "+r"(v));
+	return le64toh(v);
+}
+
 /* True when [start, start + len) stays below 2^64 and inside [0, size). */
 static inline bool range_fits(uint64_t start, uint64_t len, uint64_t size)
 {

@@ -292,7 +292,8 @@ int guest_mem_share(struct guest *g);
 
 static inline void *guest_ptr(const struct guest *g, uint64_t gpa)
 {
-	return g->window + (gpa - g->window_gpa);
+	/* Of an address outside the window too, which a test may only hand on. */
+	return (void *)((uintptr_t)g->window + (gpa - g->window_gpa));
 }
 
 /* Memory from the first region, zeroed; 0 when it is used up. Never given back. */

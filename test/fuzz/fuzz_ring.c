@@ -1,12 +1,12 @@
 /*
- * libFuzzer target: rings, in-flight regions and requests. The input is guest memory: its first
- * bytes are the descriptor table, then the avail ring, then whatever the chains point to. The
- * device's side is the real one, vhost_blk on a RAM disk, turned by hand.
+ * libFuzzer target: rings and requests. The input is guest memory: its first bytes are the
+ * descriptor table, then the avail ring, then whatever the chains point to. The device's side is
+ * the real one, vhost_blk on a RAM disk, turned by hand.
  *
- * Layout, in 64 KiB of guest memory at GPA 0: input byte 0 chooses features, the ring's format and
- * whether there is an in-flight region, the rest lies from 0 on; desc at 0, avail at 0x400, used at
- * 0x800 (16 entries); of a packed ring these are the ring, the driver's and the device's event
- * area. The in-flight region lies at 0xc00.
+ * Layout, in 64 KiB of guest memory at GPA 0: input byte 0 chooses features and the ring's format,
+ * the rest lies from 0 on; desc at 0, avail at 0x400, used at 0x800 (16 entries); of a packed ring
+ * (13 entries) these are the ring, the driver's and the device's event area. With bit 4 there is an
+ * in-flight region at 0xc00, which another back-end may have left, or nobody.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,15 +22,13 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 
-#define NUM	 16
-#define MEM	 (64u << 10)
-#define AVAIL_AT 0x400
-#define USED_AT	 0x800
-#define DISK	 (64u << 10)
-
-#define REGION_AT 0xc00
-
-enum { EVENT_IDX = 1, READONLY = 2, WRITE_THROUGH = 4, PACKED = 8, INFLIGHT = 16, WRAP = 32 };
+#define NUM	    16
+#define NUM_PACKED  13
+#define MEM	    (64u << 10)
+#define AVAIL_AT    0x400
+#define USED_AT	    0x800
+#define INFLIGHT_AT 0xc00
+#define DISK	    (64u << 10)
 
 static struct reactor *reactor;
 static struct bdev *bdev;
@@ -40,12 +38,19 @@ static struct vhost_blk_disk disk = {
 	.size = DISK, .max_discard = DISK, .max_zeroes = DISK, .discard = true, .id = "fuzz"
 };
 
-/* One ring of each format, of which the other is paused. */
-static struct side {
+/* A ring of either format; the one that an input is not for is broken, and lies still. */
+static struct rig {
 	struct virtq_setup setup;
 	struct virtq *vq;
 	struct vhost_blk_queue *queue;
-} sides[2];
+} rigs[2] = {
+	{ .setup = { .num = NUM, .avail_user = AVAIL_AT, .used_user = USED_AT } },
+	{ .setup = { .num = NUM_PACKED,
+		     .avail_user = AVAIL_AT,
+		     .used_user = USED_AT,
+		     .base = 0x80008000, /* slot 0 and wrap counter 1, twice */
+		     .features = FEATURE(VIRTIO_F_RING_PACKED) } },
+};
 
 static void make_disk(void)
 {
@@ -56,22 +61,6 @@ static void make_disk(void)
 	if (param_parse_spec(d->params, args, "name=fuzz,size=64K,block_size=512", &e) ||
 	    bdev_create(d, args, NULL, &e) || bdev_get("fuzz", &bdev, &e))
 		abort();
-}
-
-static void make_side(struct side *side, bool packed)
-{
-	struct err e = { 0 };
-
-	side->setup = (struct virtq_setup){
-		.num = NUM,
-		.avail_user = AVAIL_AT,
-		.used_user = USED_AT,
-		.features = packed ? FEATURE(VIRTIO_F_RING_PACKED) : 0,
-	};
-	if (virtq_create(&side->setup, &side->vq) || virtq_map(side->vq, &side->setup, guest, &e) ||
-	    vhost_blk_queue_start(bdev, &disk, side->vq, -1, reactor, false, &side->queue, &e))
-		abort();
-	vhost_blk_queue_pause(side->queue);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -88,71 +77,77 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		abort();
 	memory = guest->region[0]->host;
 	make_disk();
-	make_side(&sides[0], false);
-	make_side(&sides[1], true);
+	for (struct rig *r = rigs; r < rigs + 2; r++) {
+		if (virtq_create(&r->setup, &r->vq) || virtq_map(r->vq, &r->setup, guest, &e) ||
+		    virtq_begin(r->vq, &r->setup, NULL, &e) ||
+		    vhost_blk_queue_start(bdev, &disk, r->vq, -1, reactor, false, &r->queue, &e))
+			abort();
+		virtq_break(r->vq, "not its turn");
+	}
 	return 0;
 }
 
-/* No chain may lose its head: what was taken is given back, and all of it is told. */
-static void check_used(const struct virtq *vq)
+/* No chain may lose its head: what was taken from the avail ring is in the used ring, each once. */
+static void check_used(const struct virtq *vq, uint16_t first)
 {
-	if (vq->packed ? vq->put_n || vq->staged_n : vq->published != vq->used_idx)
+	if (!vq->packed && !vq->broken && /* the head that broke it counts as taken */
+	    (vq->last_avail != (uint16_t)(vq->used_idx - first) || vq->published != vq->used_idx))
 		abort();
-	for (unsigned i = 0; i < NUM && !vq->broken; i++)
+	for (unsigned i = 0; i < vq->num; i++)
 		if (vq->packed ? vq->chain_n[i] : vq->busy[i])
 			abort();
 }
 
-/* The region that the input holds, if it is one for the ring. */
-static bool open_region(const struct side *side, struct virtq_inflight *f)
+/* The region is the front-end's to forge. */
+static bool open_inflight(struct rig *r, struct virtq_inflight *f)
 {
+	const uint16_t num = (uint16_t)r->setup.num;
+	void *region = memory + INFLIGHT_AT;
 	struct err e = { 0 };
 
-	if (side->vq->packed)
-		return inflight_packed_open(memory + REGION_AT, NUM, NUM, side->setup.base,
-					    side->vq->ring, f, &e) == 0;
-	return inflight_open(memory + REGION_AT, NUM, NUM,
-			     from_le16(READ_ONCE(side->vq->used->idx)), f, &e) == 0;
+	if (r->vq->packed)
+		return !inflight_packed_open(region, num, num, r->setup.base, r->vq->ring, f, &e);
+	return !inflight_open(region, num, num, from_le16(r->vq->used->idx), f, &e);
 }
 
-static void run(struct side *side, uint8_t flags)
+static void run(struct rig *r, struct virtq_inflight *f)
 {
-	struct virtq_inflight f;
 	struct err e = { 0 };
-	bool tracked;
+	uint16_t used;
 
-	if (side->vq->packed && flags & WRAP)
-		side->setup.base = VIRTQ_WRAP | (uint32_t)VIRTQ_WRAP << 16;
-	else
-		side->setup.base = 0;
-	tracked = flags & INFLIGHT && open_region(side, &f);
-	if (virtq_begin(side->vq, &side->setup, tracked ? &f : NULL, &e) == 0) {
-		vhost_blk_set_format(side->queue);
-		vhost_blk_queue_resume(side->queue);
-		for (int turn = 0; turn < 4; turn++)
-			reactor_turn(reactor);
-		vhost_blk_queue_pause(side->queue);
-		check_used(side->vq);
-	}
-	if (tracked)
-		inflight_close(&f);
-	if (guest->use[0].inflight || side->queue->inflight)
+	if (virtq_begin(r->vq, &r->setup, f, &e))
+		return;
+	vhost_blk_set_format(r->queue);
+	used = r->vq->used_idx;
+	for (int turn = 0; turn < 4; turn++)
+		reactor_turn(reactor);
+	if (!f) /* what is resubmitted was taken before */
+		check_used(r->vq, used);
+	if (guest->use[0].inflight || r->queue->inflight)
 		abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct side *side;
+	struct virtq_inflight f = { 0 };
+	struct rig *r;
 
 	if (size < 1)
 		return 0;
-	side = &sides[data[0] & PACKED ? 1 : 0];
+	r = &rigs[data[0] >> 3 & 1];
 	memset(memory, 0, MEM);
 	memcpy(memory, data + 1, MIN(size - 1, MEM));
-	side->setup.features = (data[0] & EVENT_IDX ? FEATURE(VIRTIO_F_EVENT_IDX) : 0) |
-			       (data[0] & PACKED ? FEATURE(VIRTIO_F_RING_PACKED) : 0);
-	disk.readonly = data[0] & READONLY;
-	side->queue->write_through = data[0] & WRITE_THROUGH;
-	run(side, data[0]);
+	r->setup.features = (data[0] & 1 ? FEATURE(VIRTIO_F_EVENT_IDX) : 0) |
+			    (r->vq->packed ? FEATURE(VIRTIO_F_RING_PACKED) : 0);
+	disk.readonly = data[0] & 2;
+	r->queue->write_through = data[0] & 4;
+	if (!(data[0] & 16)) {
+		run(r, NULL);
+	} else if (open_inflight(r, &f)) {
+		run(r, &f);
+		virtq_break(r->vq, "its region goes");
+		inflight_close(&f);
+	}
+	virtq_break(r->vq, "not its turn");
 	return 0;
 }

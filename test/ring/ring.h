@@ -100,6 +100,7 @@ extern const struct ring_case ring_packed_setup_cases[];
 
 /* With daemons of their own, for both formats. */
 extern const struct ring_case ring_crash_cases[];
+extern const struct ring_case ring_lies_cases[];
 
 void ring_fail(struct ring_test *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,38 +1,19 @@
 /*
  * kill -9 with requests in flight, then a second daemon: the in-flight region, in both formats.
  * vhost-user, "Inflight I/O tracking"; VIRTIO 1.3, sections 2.7 and 2.8.
- *
- * The cases run daemons of their own on files in the first one's directory: "slow" holds writes
- * for a while and lets reads pass, so that requests end in another order; "fast" is its file.
  */
 #define _GNU_SOURCE 1
-#include "ring/ring.h"
+#include "ring/crash.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#define WRITES	    8u
-#define READS	    6u
-#define LANES	    24u /* of the load; 64 KiB of disk each */
-#define HOLD_US	    "250000"
-#define HOLD_MS	    250
-#define SPLIT_HEAD  16u
-#define SPLIT_DESC  16u
-#define PACKED_HEAD 32u
-#define PACKED_DESC 32u
-
-struct crash {
-	struct ring_test *t;
-	struct daemon d;
-	struct guest *g;
-	struct guest_queue *q;
-	struct guest_req req[LANES];
-	char slow[256], fast[256]; /* files */
-};
+#define WRITES	8u
+#define READS	6u
+#define HOLD_US "250000"
 
 static bool make_disk(struct crash *c, const char *name, const char *file, bool held)
 {
@@ -51,7 +32,7 @@ static bool make_disk(struct crash *c, const char *name, const char *file, bool 
 	       !daemon_rpc(d, "vhost_create_blk_controller", ctrlr, dev, "packed_ring=true", NULL);
 }
 
-static bool crash_start(struct crash *c)
+bool crash_start(struct crash *c)
 {
 	const char *exe = c->t->env->daemon.exe;
 	int rc = daemon_start(&c->d, exe, "0x1", NULL);
@@ -73,8 +54,8 @@ static bool make_file(const char *path)
 	return ok;
 }
 
-static bool crash_open(struct crash *c, struct ring_test *t, const char *disk, unsigned size,
-		       bool event_idx)
+bool crash_open(struct crash *c, struct ring_test *t, const char *disk, unsigned size,
+		bool event_idx)
 {
 	struct guest_params p = { .queue_size = size,
 				  .indirect = true,
@@ -97,17 +78,13 @@ static bool crash_open(struct crash *c, struct ring_test *t, const char *disk, u
 	rc = guest_open(&p, &c->g);
 	REQUIRE_TRUE(t, !rc, "cannot open a guest: %s", strerror(-rc));
 	c->q = c->g->queue[0];
-	for (i = 0; !rc && i < LANES; i++)
+	for (i = 0; !rc && i < CRASH_LANES; i++)
 		rc = guest_req_init(c->g, &c->req[i], 4096);
 	REQUIRE_TRUE(t, !rc, "guest memory is full");
 	return true;
 }
 
-/*
- * What QEMU says after a lost back-end: the split ring's used index; of a packed ring, which has
- * none in memory, what it knew last - here the beginning.
- */
-static uint32_t known_base(const struct guest_queue *q)
+uint32_t crash_known_base(const struct guest_queue *q)
 {
 	if (q->packed)
 		return guest_queue_first(q);
@@ -127,7 +104,7 @@ static bool crash_reconnect(struct crash *c, const char *disk, uint32_t base)
 	return true;
 }
 
-static void crash_close(struct crash *c)
+void crash_close(struct crash *c)
 {
 	guest_close(c->g);
 	if (c->t->failed && c->d.pid)
@@ -172,14 +149,13 @@ static bool reap(struct crash *c, unsigned n, bool after)
 			     guest_req_status(c->g, r));
 		r->owner = NULL;
 	}
-	rc = after ? guest_used_wait(c->q, &e, HOLD_MS + 100) : -ETIMEDOUT;
+	rc = after ? guest_used_wait(c->q, &e, CRASH_HOLD_MS + 100) : -ETIMEDOUT;
 	REQUIRE_TRUE(c->t, rc == -ETIMEDOUT, "one request more than there were: %s",
 		     rc ? strerror(-rc) : "it came back twice");
 	return true;
 }
 
-/* Writes stay in flight while reads around them end: heads and places in the ring mix. */
-static bool fill(struct crash *c)
+bool crash_fill(struct crash *c)
 {
 	unsigned i;
 
@@ -222,18 +198,18 @@ static void crash_once(struct crash *c, bool known)
 	uint32_t base;
 	unsigned i;
 
-	if (!fill(c))
+	if (!crash_fill(c))
 		return;
 	daemon_kill(&c->d);
 	if (!crash_start(c))
 		return;
-	base = known ? guest_queue_base(c->q) : known_base(c->q);
+	base = known ? guest_queue_base(c->q) : crash_known_base(c->q);
 	/* One that the first daemon has never seen. */
 	if (!submit(c, WRITES, BLK_IN, 2048) || !crash_reconnect(c, "slow", base) ||
 	    !reap(c, WRITES + 1, true) || !written_once(c))
 		return;
 	for (i = 0; i < 40; i++)
-		if (!submit(c, i % LANES, BLK_IN, i * 8) || !reap(c, 1, false))
+		if (!submit(c, i % CRASH_LANES, BLK_IN, i * 8) || !reap(c, 1, false))
 			return;
 	base = 0;
 	REQUIRE(c->t, !guest_queue_stop(c->q, &base) && base == guest_queue_base(c->q),
@@ -289,7 +265,7 @@ static void fresh_region(struct crash *c, uint32_t base)
 	for (i = 0; i < WRITES; i++)
 		if (!submit(c, i, BLK_OUT, i * 8))
 			return;
-	usleep(HOLD_MS * 1000 / 4);
+	usleep(CRASH_HOLD_MS * 1000 / 4);
 	daemon_kill(&c->d);
 	if (crash_start(c) && crash_reconnect(c, "slow", base) && reap(c, WRITES, true))
 		written_once(c);
@@ -400,13 +376,13 @@ static bool load_until(struct crash *c, struct lane *lanes, uint64_t deadline, u
 
 static bool crash_rounds(struct crash *c, unsigned rounds)
 {
-	static struct lane lanes[LANES];
+	static struct lane lanes[CRASH_LANES];
 	uint64_t seed = rounds;
 	unsigned i, k, busy;
 
 	memset(lanes, 0, sizeof(lanes));
 	for (k = 0; k < rounds; k++) {
-		for (i = busy = 0; i < LANES; i++, busy++)
+		for (i = busy = 0; i < CRASH_LANES; i++, busy++)
 			if (!lane_submit(c, &lanes[i], i, &seed))
 				return false;
 		guest_notify(c->q);
@@ -416,7 +392,7 @@ static bool crash_rounds(struct crash *c, unsigned rounds)
 		/* In its middle, whatever it is doing. */
 		usleep((useconds_t)(ring_random(&seed) % 300));
 		daemon_kill(&c->d);
-		if (!crash_start(c) || !crash_reconnect(c, "fast", known_base(c->q)) ||
+		if (!crash_start(c) || !crash_reconnect(c, "fast", crash_known_base(c->q)) ||
 		    !load_until(c, lanes, 0, &seed, &busy))
 			return false;
 		guest_event_take(c->q->err);
@@ -434,173 +410,6 @@ static void case_load(struct ring_test *t)
 	crash_close(&c);
 }
 
-/* ---- a region that lies ---- */
-
-struct lie {
-	const char *what;
-	unsigned at;	/* in the header, or in every descriptor */
-	unsigned width; /* bytes */
-	bool every;
-	uint64_t value;
-};
-
-static const struct lie split_lies[] = {
-	{ "features", 0, 8, false, UINT64_MAX },
-	{ "version 7", 8, 2, false, 7 },
-	{ "desc_num 65535", 10, 2, false, 65535 },
-	{ "desc_num 0", 10, 2, false, 0 },
-	{ "last_batch_head 0xffff", 12, 2, false, 0xffff },
-	{ "used_idx 0x8000", 14, 2, false, 0x8000 },
-	{ "all in flight", 0, 1, true, 1 },
-	{ "in flight 255", 0, 1, true, 255 },
-	{ "next 0xffff", 6, 2, true, 0xffff },
-	{ "next 0", 6, 2, true, 0 },
-	{ "counter", 8, 8, true, UINT64_MAX },
-};
-
-static const struct lie packed_lies[] = {
-	{ "features", 0, 8, false, UINT64_MAX },
-	{ "version 7", 8, 2, false, 7 },
-	{ "version 0", 8, 2, false, 0 },
-	{ "desc_num 65535", 10, 2, false, 65535 },
-	{ "desc_num 0", 10, 2, false, 0 },
-	{ "desc_num one less", 10, 2, false, 36 },
-	{ "free_head = n", 12, 2, false, 37 },
-	{ "free_head 0xffff", 12, 2, false, 0xffff },
-	{ "free_head of one in flight", 12, 2, false, 0 },
-	{ "old_free_head 0xffff", 14, 2, false, 0xffff },
-	{ "used_idx = n", 16, 2, false, 37 },
-	{ "used_idx 0xffff", 16, 2, false, 0xffff },
-	{ "old_used_idx = n", 18, 2, false, 37 },
-	{ "old_used_idx 0xffff", 18, 2, false, 0xffff },
-	{ "old_used_idx elsewhere", 18, 2, false, 3 },
-	{ "used_wrap_counter 255", 20, 1, false, 255 },
-	{ "used_wrap_counter 0", 20, 1, false, 0 },
-	{ "old_used_wrap_counter 255", 21, 1, false, 255 },
-	{ "all in flight", 0, 1, true, 1 },
-	{ "none in flight", 0, 1, true, 0 },
-	{ "in flight 255", 0, 1, true, 255 },
-	{ "next 0xffff", 2, 2, true, 0xffff },
-	{ "next = n", 2, 2, true, 37 },
-	{ "next 0", 2, 2, true, 0 },
-	{ "last 0xffff", 4, 2, true, 0xffff },
-	{ "last = n", 4, 2, true, 37 },
-	{ "last 0", 4, 2, true, 0 },
-	{ "num 0", 6, 2, true, 0 },
-	{ "num 0xffff", 6, 2, true, 0xffff },
-	{ "counter", 8, 8, true, UINT64_MAX },
-	{ "id = n", 16, 2, true, 37 },
-	{ "id 0xffff", 16, 2, true, 0xffff },
-	{ "id 0", 16, 2, true, 0 },
-	{ "flags NEXT", 18, 2, true, 1 },
-	{ "flags INDIRECT", 18, 2, true, 4 },
-	{ "len", 20, 4, true, UINT32_MAX },
-	{ "addr", 24, 8, true, UINT64_MAX },
-};
-
-static void tell(uint8_t *region, const struct lie *l, bool packed, unsigned n)
-{
-	unsigned head = packed ? PACKED_HEAD : SPLIT_HEAD, i;
-	unsigned step = packed ? PACKED_DESC : SPLIT_DESC;
-
-	for (i = 0; i < (l->every ? n : 1); i++)
-		memcpy(region + (l->every ? head + i * step : 0) + l->at, &l->value, l->width);
-}
-
-/* next of each is itself: a list that never ends. */
-static void tell_loop(uint8_t *region, bool packed, unsigned n)
-{
-	uint16_t i;
-
-	for (i = 0; i < n; i++)
-		memcpy(region + (packed ? PACKED_HEAD + 2 + i * PACKED_DESC
-					: SPLIT_HEAD + 6 + i * SPLIT_DESC),
-		       &i, 2);
-}
-
-/* Anything may become of the ring; the daemon lives, and is not busy with it for ever. */
-static bool try_lie(struct crash *c, const char *what)
-{
-	char path[256];
-	long cpu;
-	int rc;
-
-	daemon_socket(&c->d, "slow", path, sizeof(path));
-	rc = guest_reconnect(c->g, path);
-	if (!rc)
-		rc = guest_queue_start(c->q, known_base(c->q));
-	if (!rc) {
-		usleep(30000);
-		guest_kick(c->q);
-	}
-	usleep(HOLD_MS * 1000 + 100000);
-	cpu = daemon_cpu_ms(&c->d);
-	usleep(50000);
-	cpu = daemon_cpu_ms(&c->d) - cpu;
-	REQUIRE_TRUE(c->t, daemon_alive(&c->d), "%s: the daemon died", what);
-	REQUIRE_TRUE(c->t, cpu <= 40, "%s: the daemon is busy (%ld ms of 50)", what, cpu);
-	return true;
-}
-
-static void tell_lies(struct crash *c, uint8_t *region, size_t size)
-{
-	const struct lie *lies = c->q->packed ? packed_lies : split_lies;
-	unsigned n = c->q->packed ? sizeof(packed_lies) / sizeof(packed_lies[0])
-				  : sizeof(split_lies) / sizeof(split_lies[0]);
-	uint8_t *truth = malloc(size), *ring = malloc(16ull * c->q->size);
-	unsigned i;
-
-	if (!truth || !ring)
-		abort();
-	memcpy(truth, region, size);
-	memcpy(ring, guest_ptr(c->g, c->q->desc_gpa), 16ull * c->q->size);
-	for (i = 0; i <= n; i++) {
-		memcpy(region, truth, size);
-		memcpy(guest_ptr(c->g, c->q->desc_gpa), ring, 16ull * c->q->size);
-		if (i < n)
-			tell(region, &lies[i], c->q->packed, c->q->size);
-		else
-			tell_loop(region, c->q->packed, c->q->size);
-		if (!try_lie(c, i < n ? lies[i].what : "next of each is itself"))
-			break;
-	}
-	free(truth);
-	free(ring);
-}
-
-static void case_lies(struct ring_test *t)
-{
-	struct guest_params params = { .queue_size = 8, .packed = t->packed };
-	struct guest *fresh = NULL;
-	uint8_t *region, buf[4096];
-	struct crash c;
-	char path[256];
-	size_t size;
-
-	if (crash_open(&c, t, "slow", t->packed ? 37 : 64, false) && fill(&c)) {
-		daemon_kill(&c.d);
-		size = c.g->inflight.mmap_size;
-		region = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, c.g->inflight_fd,
-			      (off_t)c.g->inflight.mmap_offset);
-		if (region == MAP_FAILED)
-			ring_fail(t, "cannot map the in-flight region: %s", strerror(errno));
-		else if (crash_start(&c))
-			tell_lies(&c, region, size);
-		if (region != MAP_FAILED)
-			munmap(region, size);
-	}
-	if (!t->failed) {
-		guest_close(c.g);
-		c.g = NULL;
-		daemon_socket(&c.d, "slow", path, sizeof(path));
-		params.path = path;
-		if (guest_open(&params, &fresh) || guest_read(fresh, 0, 0, buf, sizeof(buf)))
-			ring_fail(t, "a guest after all the lies is not served");
-		guest_close(fresh);
-	}
-	crash_close(&c);
-}
-
 const struct ring_case ring_crash_cases[] = {
 	{ "INF: requests in flight at a kill -9 are done once by the next daemon", case_once, false,
 	  true },
@@ -608,6 +417,5 @@ const struct ring_case ring_crash_cases[] = {
 	{ "INF: a ring that is stopped and begun anew with the same region", case_anew, false,
 	  true },
 	{ "INF: kill -9 under load, again and again", case_load, false, true },
-	{ "INF 89: in-flight regions that lie", case_lies, false, true },
 	{ 0 },
 };

@@ -13,8 +13,9 @@
 #include <unistd.h>
 
 static const struct ring_case *const tables[] = {
-	ring_chain_cases, ring_memory_cases, ring_index_cases, ring_call_cases, ring_shape_cases,
-	ring_zero_cases,  ring_stop_cases,   ring_load_cases,  ring_log_cases,	ring_crash_cases,
+	ring_chain_cases, ring_memory_cases, ring_index_cases, ring_call_cases,
+	ring_shape_cases, ring_zero_cases,   ring_stop_cases,  ring_load_cases,
+	ring_log_cases,	  ring_crash_cases,  ring_lies_cases,
 };
 static const struct ring_case *const packed_tables[] = { ring_packed_cases,
 							 ring_packed_setup_cases };
