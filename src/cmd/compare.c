@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cmd/cmd.h"
@@ -89,6 +90,11 @@ static int look_at(struct compare *c, struct compare_path *p, struct compare_sam
 	return check_depth(c, p, e);
 }
 
+static bool names(const struct err *e, const struct compare_path *p)
+{
+	return strncmp(e->text, p->name, strlen(p->name)) == 0;
+}
+
 /* A path that nobody has named may be missing: a note says why. */
 static int look_at_all(struct compare *c, struct compare_sample *s, struct err *e)
 {
@@ -101,13 +107,14 @@ static int look_at_all(struct compare *c, struct compare_sample *s, struct err *
 		if (rc && (p->asked || c->interrupted)) {
 			char why[ERR_TEXT_MAX];
 
-			if (p->kind == COMPARE_TARGET || c->interrupted || strstr(e->text, p->name))
+			if (p->kind == COMPARE_TARGET || c->interrupted || names(e, p))
 				return rc;
 			snprintf(why, sizeof(why), "%.250s", e->text);
 			return err_set(e, rc, "%s cannot be measured: %s", p->name, why);
 		}
 		if (rc)
-			compare_note(c, "%s is left out: %.250s", p->name, e->text);
+			compare_note(c, "%s%s%.250s", names(e, p) ? "left out: " : p->name,
+				     names(e, p) ? "" : " is left out: ", e->text);
 		else
 			c->paths[kept++] = *p;
 	}
@@ -163,6 +170,20 @@ static void note_cpus(struct compare *c)
 	}
 }
 
+/* Holes are read without the device, and filling them is another job than writing. */
+static void note_holes(struct compare *c)
+{
+	struct stat st;
+
+	if (c->file && stat(c->file, &st) == 0 && S_ISREG(st.st_mode) &&
+	    (uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size)
+		compare_note(c,
+			     "%.150s has holes: reads of them do not reach the device, and the "
+			     "first writes to them allocate. Fill it once (riffle perf -w write) "
+			     "for numbers that mean something",
+			     c->file);
+}
+
 static int look(struct compare *c, struct compare_sample *s, struct err *e)
 {
 	const struct compare_path check = { .kind = COMPARE_CHECK, .name = "the file" };
@@ -172,8 +193,10 @@ static int look(struct compare *c, struct compare_sample *s, struct err *e)
 		rc = look_at_all(c, s, e);
 	if (rc == 0)
 		rc = settle_span(c, e);
-	if (rc == 0)
+	if (rc == 0) {
 		note_cpus(c);
+		note_holes(c);
+	}
 	return rc;
 }
 

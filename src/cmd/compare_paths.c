@@ -188,6 +188,18 @@ static int run_loop(const struct compare *c, const struct compare_path *p,
 	return rc;
 }
 
+/* Workers say it too, but too late for a path that need not be there. */
+static int check_cpus(const struct perf_options *o, struct err *e)
+{
+	int cpu = -1, rc = 0;
+
+	for (unsigned i = 0; rc == 0 && i < perf_workers(o); i++) {
+		cpu = perf_next_cpu(o, cpu);
+		rc = perf_pin(cpu, e);
+	}
+	return rc;
+}
+
 static int run_kernel(const struct compare *c, const struct compare_path *p, uint32_t depth,
 		      struct compare_sample *s, struct err *e)
 {
@@ -202,7 +214,9 @@ static int run_kernel(const struct compare *c, const struct compare_path *p, uin
 	if (rc)
 		return rc;
 	set_file_facts(&s->facts, &f);
-	if (p->kind == COMPARE_URING)
+	if (p->kind == COMPARE_CHECK)
+		rc = check_cpus(c->o, e);
+	else if (p->kind == COMPARE_URING)
 		rc = run_engine(c, p, &uring_engine, f.fd, depth, s, e);
 	else if (p->kind == COMPARE_SPIN)
 		rc = run_engine(c, p, &uring_spin_engine, f.fd, depth, s, e);

@@ -39,10 +39,9 @@ static int name_width(const struct compare *c)
 static void print_duration(const struct compare *c, FILE *out)
 {
 	fprintf(out,
-		"%u rounds of %g s (and %g s of warm-up) for each of %u paths and %u depths, in turns: "
-		"about %.0f s\n",
-		c->rounds, (double)c->o->time_ms / 1000, (double)c->o->warmup_ms / 1000, c->paths_n,
-		c->o->depths.n, ceil(compare_seconds(c)));
+		"%u x %g s (after %g s of warm-up) for each path and depth, in turns: about %.0f s\n",
+		c->rounds, (double)c->o->time_ms / 1000, (double)c->o->warmup_ms / 1000,
+		ceil(compare_seconds(c)));
 }
 
 void compare_report_begin(const struct compare *c)

@@ -10,6 +10,7 @@
 #define NAME_CHARS  30
 #define NAMES_WIDTH 210.0
 #define ROW_HEIGHT  30.0
+#define LOG_FROM    20 /* times the slowest: then the axis is logarithmic */
 
 /* --- text --- */
 
@@ -147,23 +148,43 @@ static void open_svg(FILE *out, double height, const char *label)
 
 struct scale {
 	double from, to; /* in the picture */
-	double lo, hi;	 /* of the values */
+	double lo, hi;	 /* of the values, or of their logarithms */
+	bool log;
 };
 
 static double at(const struct scale *s, double v)
 {
+	if (s->log)
+		v = log10(v);
 	return s->from + (v - s->lo) / (s->hi - s->lo) * (s->to - s->from);
 }
 
-static struct scale iops_scale(const struct compare *c, const struct compare_block *b, double *step)
+/* From 0, or logarithmic where the slowest would not be seen beside the fastest. Fills ticks;
+ * returns how many. */
+static unsigned iops_scale(const struct compare *c, const struct compare_block *b, struct scale *s,
+			   double *ticks, unsigned max)
 {
-	struct scale s = { .from = NAMES_WIDTH + 10, .to = WIDTH - 40 };
+	double lo = INFINITY, hi = 0, step;
+	unsigned n = 0;
 
-	for (unsigned i = 0; i < c->paths_n; i++)
-		s.hi = MAX(s.hi, b->rows[i].iops_sum.max);
-	*step = svg_linear_step(s.hi);
-	s.hi = MAX(ceil(s.hi / *step), 1) * *step;
-	return s;
+	for (unsigned i = 0; i < c->paths_n; i++) {
+		if (b->rows[i].iops_sum.n == 0)
+			continue;
+		lo = MIN(lo, b->rows[i].iops_sum.min);
+		hi = MAX(hi, b->rows[i].iops_sum.max);
+	}
+	*s = (struct scale){ .from = NAMES_WIDTH + 10, .to = WIDTH - 40 };
+	if (lo > 0 && hi > lo * LOG_FROM) {
+		s->log = true;
+		s->lo = log10(lo / 2);
+		s->hi = log10(hi * 1.25);
+		return svg_log_ticks(lo / 2, hi * 1.25, ticks, max);
+	}
+	step = svg_linear_step(hi);
+	s->hi = MAX(ceil(hi / step), 1) * step;
+	for (double v = 0; v <= s->hi + step / 2 && n < max; v += step)
+		ticks[n++] = v;
+	return n;
 }
 
 static void put_dots(FILE *out, const struct compare_block *b, unsigned index,
@@ -202,18 +223,21 @@ static void put_median(FILE *out, const struct compare_row *row, unsigned index,
 
 void svg_iops_chart(FILE *out, const struct compare *c, const struct compare_block *b)
 {
-	double step, bottom = 10 + ROW_HEIGHT * c->paths_n;
-	struct scale s = iops_scale(c, b, &step);
+	double ticks[32], bottom = 10 + ROW_HEIGHT * c->paths_n;
+	struct scale s;
+	unsigned n = iops_scale(c, b, &s, ticks, ARRAY_SIZE(ticks));
 
 	open_svg(out, bottom + 42, "IOPS of each sample");
-	for (double v = 0; v <= s.hi + step / 2; v += step) {
-		put_line(out, "grid", at(&s, v), 6, at(&s, v), bottom);
-		fprintf(out, "<text class=\"mid\" x=\"%.1f\" y=\"%.1f\">", at(&s, v), bottom + 16);
-		put_count(out, v);
+	for (unsigned i = 0; i < n; i++) {
+		double x = at(&s, ticks[i]);
+
+		put_line(out, "grid", x, 6, x, bottom);
+		fprintf(out, "<text class=\"mid\" x=\"%.1f\" y=\"%.1f\">", x, bottom + 16);
+		put_count(out, ticks[i]);
 		fputs("</text>\n", out);
 	}
-	fprintf(out, "<text class=\"mid\" x=\"%.1f\" y=\"%.1f\">IOPS</text>\n", (s.from + s.to) / 2,
-		bottom + 36);
+	fprintf(out, "<text class=\"mid\" x=\"%.1f\" y=\"%.1f\">IOPS%s</text>\n",
+		(s.from + s.to) / 2, bottom + 36, s.log ? " (logarithmic)" : "");
 	for (unsigned i = 0; i < c->paths_n; i++) {
 		double y = 10 + ROW_HEIGHT * (i + 0.5);
 
@@ -244,7 +268,7 @@ static bool known(const struct hist *h, double percent)
 
 static struct scale log_scale(const struct compare *c, const struct compare_block *b)
 {
-	struct scale s = { .from = PLOT_BOTTOM, .to = PLOT_TOP };
+	struct scale s = { .from = PLOT_BOTTOM, .to = PLOT_TOP, .log = true };
 	double lo = INFINITY, hi = 0;
 
 	for (unsigned i = 0; i < c->paths_n; i++) {
@@ -270,7 +294,7 @@ static void put_axes(FILE *out, const struct scale *x, const struct scale *y)
 	unsigned n = svg_log_ticks(pow(10, y->lo), pow(10, y->hi), ticks, ARRAY_SIZE(ticks));
 
 	for (unsigned i = 0; i < n; i++) {
-		double v = at(y, log10(ticks[i]));
+		double v = at(y, ticks[i]);
 
 		put_line(out, "grid", PLOT_LEFT, v, PLOT_RIGHT, v);
 		fprintf(out, "<text class=\"end\" x=\"%.1f\" y=\"%.1f\">", PLOT_LEFT - 6, v + 4);
@@ -304,7 +328,7 @@ static void put_curve(FILE *out, const struct hist *h, unsigned index, const str
 
 		if (known(h, percent))
 			fprintf(out, "%.1f,%.1f ", at(x, nines),
-				at(y, log10(MAX(perf_percentile_us(h, percent), 0.001))));
+				at(y, MAX(perf_percentile_us(h, percent), 0.001)));
 	}
 	fputs("\"/>\n", out);
 }
@@ -318,8 +342,7 @@ static void put_marks(FILE *out, const struct compare_row *row, unsigned index,
 		if (!known(&row->latency, marked[i]))
 			continue;
 		fprintf(out, "<circle class=\"s%u dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>",
-			index % SVG_COLOURS, at(x, svg_nines(marked[i])),
-			at(y, log10(MAX(us, 0.001))));
+			index % SVG_COLOURS, at(x, svg_nines(marked[i])), at(y, MAX(us, 0.001)));
 		svg_text(out, row->path->name, 200);
 		fprintf(out, ": P%g ", marked[i]);
 		put_us(out, us);
@@ -342,7 +365,7 @@ static void put_legend(FILE *out, const char *name, unsigned index)
 
 void svg_latency_chart(FILE *out, const struct compare *c, const struct compare_block *b)
 {
-	struct scale x = { PLOT_LEFT, PLOT_RIGHT, svg_nines(50), svg_nines(99.99) },
+	struct scale x = { PLOT_LEFT, PLOT_RIGHT, svg_nines(50), svg_nines(99.99), false },
 		     y = log_scale(c, b);
 	double legend = PLOT_TOP + 24 + 22.0 * c->paths_n;
 
