@@ -311,17 +311,22 @@ static int measure(struct compare *c, struct compare_sample *s, struct err *e)
 
 /* --- the command --- */
 
+/* A socket's path has at most 107 bytes: long names of folders do not serve. */
+static bool serves(const char *folder)
+{
+	return folder && strlen(folder) < 60 && access(folder, W_OK | X_OK) == 0;
+}
+
 static int make_folder(struct compare *c, struct err *e)
 {
-	const char *tmp = getenv("XDG_RUNTIME_DIR");
+	const char *tmp = getenv("TMPDIR"), *run = getenv("XDG_RUNTIME_DIR");
 
-	/* A socket's path has at most 107 bytes. */
-	snprintf(c->folder, sizeof(c->folder), "%s/riffle-compare.XXXXXX",
-		 tmp && strlen(tmp) < 32 && access(tmp, W_OK) == 0 ? tmp : "/tmp");
+	tmp = serves(tmp) ? tmp : serves(run) ? run : "/tmp";
+	snprintf(c->folder, sizeof(c->folder), "%s/riffle-compare.XXXXXX", tmp);
 	if (mkdtemp(c->folder))
 		return 0;
 	*c->folder = '\0';
-	return err_set(e, -errno, "No folder for sockets can be made in /tmp: %s.",
+	return err_set(e, -errno, "No folder for sockets can be made in %s: %s.", tmp,
 		       err_words(errno));
 }
 

@@ -90,7 +90,7 @@ struct compare {
 	unsigned paths_n;
 	char notes[COMPARE_NOTES_MAX][ERR_TEXT_MAX];
 	unsigned notes_n;
-	char folder[64]; /* for the daemon's sockets; "": none yet */
+	char folder[96]; /* for the daemon's sockets; "": none yet */
 	struct compare_block *blocks;
 	unsigned blocks_n; /* begun */
 	bool interrupted;

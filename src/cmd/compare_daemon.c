@@ -61,7 +61,7 @@ static int write_config(const char *path, const char *file, const struct perf_op
 /* In the child. It ends with its parent. */
 static void become_daemon(const char *folder, const char *config, int cpu, int log)
 {
-	char rpc[96], cpus[16];
+	char rpc[128], cpus[16];
 	sigset_t none;
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -118,7 +118,7 @@ static int wait_until_ready(const struct compare_daemon *d, struct err *e)
 int compare_daemon_start(struct compare_daemon *d, const char *folder, const char *file,
 			 const struct perf_options *o, struct err *e)
 {
-	char config[96], *real;
+	char config[128], *real;
 	int log[2], rc;
 
 	snprintf(config, sizeof(config), "%s/config", folder);

@@ -12,7 +12,7 @@
 struct compare_daemon {
 	pid_t pid;
 	int log; /* what it says */
-	char socket[100];
+	char socket[128];
 };
 
 /* The CPU of its reactor: one that no worker has, if there is one. */

@@ -63,13 +63,14 @@ static int check_direct(const struct loop *l, struct err *e)
 	return 0;
 }
 
-static unsigned requests_of(const struct loop *l)
+/* 0: not known. */
+static unsigned queue_number(const struct loop *l, const char *name)
 {
-	char path[80];
+	char path[96];
 	unsigned n = 0;
 	FILE *f;
 
-	snprintf(path, sizeof(path), "/sys/block/%s/queue/nr_requests", l->path + 5);
+	snprintf(path, sizeof(path), "/sys/block/%s/queue/%s", l->path + 5, name);
 	f = fopen(path, "re");
 	if (!f)
 		return 0;
@@ -92,11 +93,13 @@ int loop_attach(const struct file_facts *f, struct loop *l, struct err *e)
 	if (rc)
 		return err_set(e, rc, "no loop device can be attached: %s.", err_words(rc));
 	rc = check_direct(l, e);
-	if (rc)
+	if (rc) {
 		close(l->fd);
-	else
-		l->requests = requests_of(l);
-	return rc;
+		return rc;
+	}
+	l->requests = queue_number(l, "nr_requests");
+	l->max_kib = queue_number(l, "max_sectors_kb");
+	return 0;
 }
 
 void loop_detach(struct loop *l)

@@ -11,6 +11,7 @@
 struct loop {
 	int fd;		   /* of the loop device, O_DIRECT */
 	unsigned requests; /* that the device keeps in flight; 0: not known */
+	unsigned max_kib;  /* of one of them; 0: not known */
 	char path[32];
 };
 

@@ -168,6 +168,14 @@ static int run_engine(const struct compare *c, const struct compare_path *p,
 	return rc;
 }
 
+/* What the block layer makes of one request. */
+static unsigned pieces_of(uint64_t io_size, const struct loop *l)
+{
+	uint64_t max = l->max_kib ? l->max_kib * UINT64_C(1024) : io_size;
+
+	return (unsigned)((io_size + max - 1) / max);
+}
+
 static int run_loop(const struct compare *c, const struct compare_path *p,
 		    const struct file_facts *f, uint32_t depth, struct compare_sample *s,
 		    struct err *e)
@@ -182,7 +190,9 @@ static int run_loop(const struct compare *c, const struct compare_path *p,
 		s->facts.flush, sizeof(s->facts.flush),
 		"a completed write may be in a volatile cache; a flush of the device is an fsync of "
 		"the file");
-	s->facts.depth_max = l.requests / perf_workers(c->o);
+	if (l.requests)
+		s->facts.depth_max =
+			MAX(l.requests / perf_workers(c->o) / pieces_of(c->o->io_size, &l), 1);
 	rc = run_engine(c, p, &uring_engine, l.fd, depth, s, e);
 	loop_detach(&l);
 	return rc;
@@ -320,7 +330,7 @@ static int run_vhost(const struct compare *c, uint32_t depth, struct compare_sam
 {
 	uint32_t deepest = depth ? depth : most(&c->o->depths);
 	struct compare_daemon d;
-	char spec[160];
+	char spec[200];
 	int rc = compare_daemon_start(&d, c->folder, c->file, c->o, e);
 
 	if (rc)

@@ -31,6 +31,7 @@ void compare_signals(void)
 	sigaddset(&waited, SIGHUP);
 	sigaddset(&waited, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &waited, NULL);
+	signal(SIGPIPE, SIG_IGN); /* what is to be removed is removed, whoever still reads */
 }
 
 /* --- the sample's process --- */
@@ -49,7 +50,6 @@ static void begin_process(pid_t parent, bool look)
 	sigaction(SIGTERM, &action, NULL);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
-	signal(SIGPIPE, SIG_IGN);
 	sigprocmask(SIG_UNBLOCK, &waited, NULL);
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	if (getppid() != parent)

@@ -1,13 +1,17 @@
 """riffle perf compare: its table, its JSON, its report, what it refuses, and that it leaves nothing behind."""
 
+import atexit
+import functools
 import glob
 import html.parser
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
+import tempfile
 import time
 import xml.etree.ElementTree
 
@@ -20,13 +24,26 @@ SHORT = ("-t", "0.1", "--warmup", "0.02", "-q", "4")
 NOBODY = 65534
 
 
+@functools.cache
+def temporary():
+    """Where the sockets of our own runs are, and no others."""
+    path = tempfile.mkdtemp(prefix="riffle-compare-test-")
+    os.chmod(path, 0o777)
+    atexit.register(shutil.rmtree, path)
+    return path
+
+
+def environment():
+    return dict(os.environ, TMPDIR=temporary())
+
+
 def words_of(*words):
     return [RIFFLE, "perf", "compare", *words]
 
 
 def compare(*words, timeout=60, **more):
     return subprocess.run(words_of(*words), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout * SLOWER,
-                          check=False, **more)
+                          check=False, env=environment(), **more)
 
 
 def report(*words, **more):
@@ -76,11 +93,6 @@ def loops_on(path):
     return found
 
 
-def socket_folders():
-    return set(glob.glob("/tmp/riffle-compare.*") +
-               glob.glob(os.path.join(os.environ.get("XDG_RUNTIME_DIR", "/nowhere"), "riffle-compare.*")))
-
-
 class NothingLeft:
     """No process, loop device, folder of sockets, or half-written report is left of a run on this file."""
 
@@ -88,7 +100,7 @@ class NothingLeft:
         self.folder, self.path, self.wanted = folder, path, {os.path.basename(path), *wanted}
 
     def __enter__(self):
-        self.before = socket_folders()
+        return self
 
     def __exit__(self, kind, *_):
         if kind:
@@ -98,7 +110,7 @@ class NothingLeft:
             assert time.monotonic() < end, f"left: {processes_of(self.path)} {loops_on(self.path)}"
             time.sleep(0.05)
         assert set(os.listdir(self.folder.path)) == self.wanted, os.listdir(self.folder.path)
-        assert not socket_folders() - self.before, "sockets are left"
+        assert not os.listdir(temporary()), os.listdir(temporary())
 
 
 # -- numbers ----------------------------------------------------------------------------------------------
@@ -284,7 +296,7 @@ def begin_long(folder, path, *words):
     """Started, and some samples done."""
     out = os.path.join(folder.path, "report.html")
     process = subprocess.Popen(words_of("-t", "0.3", "--warmup", "0", "--rounds", "100", "--html", out, *words, path),
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
     time.sleep(2.5 if SLOWER == 1 else 10)
     return process
 
@@ -321,15 +333,14 @@ def test_killed():
     """Nothing runs on when the first process is gone; only its temporary files stay."""
     with Folder() as folder:
         path = filled(folder)
-        before = socket_folders()
         with begin_long(folder, path, "--paths", "vhost") as process:
             process.kill()
         end = time.monotonic() + 15 * SLOWER
         while processes_of(path):
             assert time.monotonic() < end, processes_of(path)
             time.sleep(0.1)
-        for left in socket_folders() - before:
-            subprocess.run(["rm", "-r", left], check=True)
+        for left in os.listdir(temporary()):
+            shutil.rmtree(os.path.join(temporary(), left))
 
 
 # -- refused ----------------------------------------------------------------------------------------------
@@ -390,7 +401,7 @@ def test_without_root():
         os.chmod(folder.path, 0o755)
         os.chmod(path, 0o644)
         more = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-        found = report("--rounds", "1", path, env=dict(os.environ, XDG_RUNTIME_DIR=""), **more)
+        found = report("--rounds", "1", path, **more)
         assert left_out(found["notes"], "kernel loop") and any("for root" in note or "no loop devices" in note
                                                                for note in found["notes"]), found["notes"]
         one_sentence(compare("--paths", "loop", path, **more), 1, "kernel loop cannot be measured", "loop device")
