@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend/file_lock.h"
@@ -348,9 +349,10 @@ static int run_vhost(const struct compare *c, uint32_t depth, struct compare_sam
 	return rc;
 }
 
-int compare_path_run(const struct compare *c, const struct compare_path *p, uint32_t depth,
-		     struct compare_sample *s, struct err *e)
+static int run_once(const struct compare *c, const struct compare_path *p, uint32_t depth,
+		    struct compare_sample *s, struct err *e)
 {
+	memset(&s->facts, 0, sizeof(s->facts));
 	switch (p->kind) {
 	case COMPARE_FILE:
 		return run_file(c, depth, s, e);
@@ -361,4 +363,20 @@ int compare_path_run(const struct compare *c, const struct compare_path *p, uint
 	default:
 		return run_kernel(c, p, depth, s, e);
 	}
+}
+
+/* The file was free when it was checked: who holds it now is most likely what is left of the sample
+ * before, which the kernel takes down when it comes to it. */
+int compare_path_run(const struct compare *c, const struct compare_path *p, uint32_t depth,
+		     struct compare_sample *s, struct err *e)
+{
+	const struct timespec pause = { .tv_nsec = 20000000 };
+	int rc = run_once(c, p, depth, s, e);
+
+	for (int i = 0; i < 50 && rc == -EBUSY && p->kind != COMPARE_CHECK && !perf_interrupted;
+	     i++) {
+		nanosleep(&pause, NULL);
+		rc = run_once(c, p, depth, s, e);
+	}
+	return rc;
 }

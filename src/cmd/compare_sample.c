@@ -70,6 +70,15 @@ static void run_process(const struct compare *c, const struct compare_path *p, u
 
 /* --- the first process --- */
 
+/* Its number, and so that of its group, is kept from reuse until it is reaped. */
+static bool runs(pid_t pid)
+{
+	siginfo_t info = { 0 };
+
+	return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+	       info.si_pid == 0;
+}
+
 /* Its status, or -EINTR when it has been ended because the command is to end. */
 static int wait_for(struct compare *c, pid_t pid, double seconds, int *status, struct err *e)
 {
@@ -77,7 +86,7 @@ static int wait_for(struct compare *c, pid_t pid, double seconds, int *status, s
 	unsigned waited_s = 0, limit = (unsigned)seconds + LATE_S;
 	bool late = false;
 
-	while (waitpid(pid, status, WNOHANG) == 0) {
+	while (runs(pid)) {
 		int sig = sigtimedwait(&waited, NULL, &second);
 
 		if (sig == SIGCHLD)
@@ -94,6 +103,7 @@ static int wait_for(struct compare *c, pid_t pid, double seconds, int *status, s
 		}
 	}
 	kill(-pid, SIGKILL); /* a daemon that was left */
+	waitpid(pid, status, 0);
 	if (c->interrupted)
 		return err_set(e, -EINTR, "Interrupted.");
 	return late ? err_set(e, -ETIMEDOUT,

@@ -69,6 +69,8 @@ static void uring_close(struct kernel_job *j)
 
 	if (!u)
 		return;
+	/* The kernel takes a ring down when it comes to it: until then the file would be held. */
+	io_uring_unregister_files(&u->ring);
 	io_uring_queue_exit(&u->ring);
 	free(u);
 }

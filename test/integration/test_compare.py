@@ -16,7 +16,7 @@ import time
 import xml.etree.ElementTree
 
 from daemon import RIFFLE, Daemon
-from tap import SLOWER, Skip
+from tap import SLOWER, Skip, needs_root
 from test_perf import MIB, Folder
 
 PATHS = ["kernel io_uring", "kernel io_uring spin", "kernel libaio", "kernel loop", "riffle file", "riffle vhost"]
@@ -198,6 +198,25 @@ def test_writing_and_mixed_jobs_keep_to_the_span():
             after = file.read()
     assert before[MIB:] == after[MIB:], "it wrote behind the span"
     assert before[:MIB] != after[:MIB], "nothing was written"
+
+
+@needs_root
+def test_a_block_device():
+    """Opened exclusively by each writer: one sample must have let go of it when the next begins."""
+    if not shutil.which("losetup") or not os.path.exists("/dev/loop-control"):
+        raise Skip("needs losetup and loop devices")
+    with Folder() as folder:
+        made = subprocess.run(["losetup", "-f", "--show", filled(folder)], capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise Skip(f"no loop device: {made.stderr.strip()}")
+        device = made.stdout.strip()
+        try:
+            found = report("--rounds", "3", "-w", "randrw", device)
+        finally:
+            subprocess.run(["losetup", "-d", device], check=True)
+    names = [r["path"] for r in found["comparisons"][0]["rows"]]
+    assert [n for n in PATHS if not left_out(found["notes"], n)] == names, names
+    assert {"kernel io_uring", "kernel io_uring spin", "riffle file", "riffle vhost"} <= set(names), found["notes"]
 
 
 def test_workers():
