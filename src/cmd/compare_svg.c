@@ -6,11 +6,12 @@
 
 #include "util/compiler.h"
 
-#define WIDTH	    860.0
-#define NAME_CHARS  30
-#define NAMES_WIDTH 210.0
-#define ROW_HEIGHT  30.0
-#define LOG_FROM    20 /* times the slowest: then the axis is logarithmic */
+#define WIDTH	     860.0
+#define NAME_CHARS   26
+#define LEGEND_CHARS 25
+#define NAMES_WIDTH  210.0
+#define ROW_HEIGHT   30.0
+#define LOG_FROM     20 /* times the slowest: then the axis is logarithmic */
 
 /* --- text --- */
 
@@ -255,7 +256,7 @@ void svg_iops_chart(FILE *out, const struct compare *c, const struct compare_blo
 static const double marked[] = { 50, 90, 99, 99.9, 99.99 };
 
 #define PLOT_LEFT   74.0
-#define PLOT_RIGHT  620.0
+#define PLOT_RIGHT  600.0
 #define PLOT_TOP    14.0
 #define PLOT_BOTTOM 344.0
 #define CURVE_STEPS 120
@@ -356,10 +357,12 @@ static void put_legend(FILE *out, const char *name, unsigned index)
 
 	fprintf(out,
 		"<line class=\"s%u d%u curve\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n"
-		"<text x=\"%.1f\" y=\"%.1f\">",
+		"<text x=\"%.1f\" y=\"%.1f\"><title>",
 		index % SVG_COLOURS, index % SVG_DASHES, PLOT_RIGHT + 14, y, PLOT_RIGHT + 50, y,
 		PLOT_RIGHT + 57, y + 4);
-	svg_text(out, name, NAME_CHARS - 4);
+	svg_text(out, name, 200);
+	fputs("</title>", out);
+	svg_text(out, name, LEGEND_CHARS);
 	fputs("</text>\n", out);
 }
 

@@ -47,9 +47,14 @@ def compare(*words, timeout=60, **more):
 
 
 def report(*words, **more):
-    done = compare("--json", *SHORT, *words, **more)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    """Once more when the machine stood still for a whole sample, as busy ones do."""
+    for _ in range(3):
+        done = compare("--json", *SHORT, *words, **more)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        if all(r["iops"]["min"] > 0 for c in found["comparisons"] for r in c["rows"]):
+            break
+    return found
 
 
 def one_sentence(done, status, *wanted):
@@ -121,7 +126,7 @@ def test_a_table_of_all_paths():
         path = filled(folder)
         with NothingLeft(folder, path):
             done = compare(*SHORT, "--rounds", "2", "-q", "1,8", path)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+            assert done.returncode == 0 and done.stderr == "", done.stderr
     blocks = re.split(r"\nqueue depth (\d+)\n", done.stdout)
     assert blocks[1::2] == ["1", "8"], done.stdout
     notes = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
@@ -265,7 +270,7 @@ def test_report():
         path, out = filled(folder, name="a<b>&\"'"), os.path.join(folder.path, "report.html")
         with NothingLeft(folder, path, ["report.html"]):
             done = compare(*SHORT, "--rounds", "2", "-q", "1,4", "--html", out, path, "malloc:size=8M")
-        assert done.returncode == 0 and done.stderr == "", done.stderr
+            assert done.returncode == 0 and done.stderr == "", done.stderr
         with open(out, encoding="utf-8") as file:
             text = file.read()
         assert os.stat(out).st_mode & 0o777 == 0o666 & ~umask()
