@@ -6,7 +6,9 @@ import glob
 import html.parser
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import signal
 import statistics
@@ -351,6 +353,30 @@ def test_interrupt_in_each_path():
                     process.send_signal(signal.SIGTERM)
                     out, err = process.communicate(timeout=20 * SLOWER)
             assert process.returncode == 0 and "interrupted" in out, out + err
+
+
+def test_on_a_terminal():
+    """Progress is shown, and Ctrl-C reaches the first process alone, not the sample and its daemon at once."""
+    with Folder() as folder:
+        path = filled(folder)
+        with NothingLeft(folder, path):
+            process, terminal = pty.fork()
+            if process == 0:
+                os.execve(RIFFLE, words_of("-t", "0.3", "--rounds", "100", "--paths", "vhost", path), environment())
+            text, interrupted, end = "", False, time.monotonic() + 40
+            while time.monotonic() < end:
+                if select.select([terminal], [], [], 0.2)[0]:
+                    try:
+                        text += os.read(terminal, 65536).decode()
+                    except OSError:  # the terminal's other end is closed
+                        break
+                if not interrupted and "round 3 of 100, riffle vhost" in text:
+                    os.write(terminal, b"\x03")
+                    interrupted = True
+            status = os.waitpid(process, 0)[1]
+            os.close(terminal)
+    assert interrupted and os.waitstatus_to_exitcode(status) == 0, text
+    assert "interrupted in round" in text and re.search(r"riffle vhost +\d+ +\d+\.\.", text) and "failed" not in text, text
 
 
 def test_killed():
