@@ -1,9 +1,10 @@
 /*
  * riffle perf: what its files share.
  *
- * perf.c reads the command line, perf_target.c opens the targets, perf_run.c runs one worker thread
- * per core, each with a reactor of its own and one perf_job per target (perf_job.c; perf_verify.c
- * for the job that checks data), row by row of the list of depths; perf_report.c prints.
+ * perf.c is the command, perf_options.c its command line, perf_target.c opens the targets,
+ * perf_run.c runs one worker thread per core, each with a reactor of its own and one perf_job per
+ * target (perf_job.c; perf_verify.c for the job that checks data), row by row of the list of
+ * depths; perf_report.c prints.
  *
  * The main thread owns options, targets and results. A job belongs to its worker while a row runs
  * and to the main thread between rows.
@@ -20,6 +21,7 @@
 #include <sys/types.h>
 
 #include "bdev/bdev.h"
+#include "cmd/perf_pattern.h"
 #include "cmd/perf_stamp.h"
 #include "util/hist.h"
 
@@ -29,6 +31,7 @@
 #define PERF_TARGETS_MAX     16
 #define PERF_PERCENTILES_MAX 32
 #define PERF_VERIFY_MAX	     (1u << 20) /* largest random size of verify */
+#define PERF_ROUNDS_MAX	     100	/* of compare */
 
 struct perf_depths {
 	unsigned n;
@@ -38,8 +41,9 @@ struct perf_depths {
 struct perf_options {
 	const char *job;
 	bool random, verify, size_given, json, histogram, all_percentiles;
+	bool quiet; /* no progress on a terminal */
 	unsigned read_percent;
-	uint64_t io_size, seconds, warmup, span, rate;
+	uint64_t io_size, time_ms, warmup_ms, span, rate;
 	struct perf_depths depths;
 	double percentiles[PERF_PERCENTILES_MAX]; /* asked for with --percentiles */
 	unsigned percentiles_n;
@@ -76,11 +80,9 @@ struct perf_job {
 	struct poller poller;
 	struct perf_slot *free, *finished;
 	struct task batch; /* flush: the end of a batch of completions */
-	uint64_t blocks, next, seed;
-	uint64_t next_at, interval;   /* ticks; with --rate */
-	uint32_t io_size, read_share; /* of 2^32 - 1 */
+	struct perf_pattern pattern;
 	uint32_t inflight;
-	bool random, stopping;
+	bool stopping;
 	int error;
 	uint64_t done, bytes;
 	uint64_t warm; /* of done: before it was measured */
@@ -91,7 +93,6 @@ struct perf_job {
 	const struct perf_options *options;
 	const struct perf_target *target;
 	struct bdev_queue *q;
-	uint32_t depth;
 	uint64_t took; /* ticks that were measured */
 	char *slots, *data;
 	char *shared; /* perf_job_room() bytes to be data, or NULL: it makes its own */
@@ -110,8 +111,6 @@ void perf_job_start(struct perf_job *j, uint32_t depth);
 void perf_job_measure(struct perf_job *j);	      /* the warm-up is over: count from here */
 void perf_job_end(struct perf_job *j, uint64_t took); /* submit no more, count no more */
 void perf_job_stop(struct perf_job *j);		      /* nothing is in flight */
-
-uint64_t perf_random(uint64_t *seed);
 
 /* --- verify (perf_verify.c) --- */
 
@@ -163,6 +162,9 @@ uint32_t perf_verify_max(const struct perf_options *o, const struct bdev *b);
 /* --- targets (perf_target.c) --- */
 
 int perf_targets_open(const struct perf_options *o, struct perf_target *t, struct err *e);
+/* Does the job suit a disk of this size? spec is for the sentence; span: what would be used. */
+int perf_check_size(const struct perf_options *o, const char *spec, uint32_t block_size,
+		    uint64_t size, uint64_t span, struct err *e);
 void perf_targets_close(struct perf_target *t, unsigned n);
 
 /* --- running (perf_run.c) --- */
@@ -181,6 +183,13 @@ struct perf_result {
 	struct perf_faults faults;
 };
 
+/* Pin the calling thread; -1: anywhere. Errors: -EINVAL with a sentence. */
+int perf_pin(int cpu, struct err *e);
+unsigned perf_workers(const struct perf_options *o);
+/* The CPU of the worker behind the one on `cpu` (-1: of the first); -1: not pinned. */
+int perf_next_cpu(const struct perf_options *o, int cpu);
+uint64_t perf_clock_ns(clockid_t clock);
+
 extern _Atomic bool perf_interrupted; /* Ctrl-C */
 
 struct perf_run;
@@ -193,6 +202,18 @@ int perf_run_row(struct perf_run *run, uint32_t depth, struct perf_result *r, st
 void perf_run_stop(struct perf_run *run);
 /* When the targets are closed: their threads may still be posting to our reactors until then. */
 void perf_run_close(struct perf_run *run);
+
+/* --- what a result says (perf_result.c) --- */
+
+/* Ticks as microseconds. */
+double perf_us(double ticks);
+double perf_percentile_us(const struct hist *h, double percent);
+double perf_mean_us(const struct hist *h);
+
+/* Little's law: the mean number of requests in flight, by what was measured, and is that what was
+ * asked for? */
+double perf_in_flight(const struct perf_result *r);
+bool perf_little_holds(const struct perf_result *r);
 
 /* --- printing (perf_report.c) --- */
 

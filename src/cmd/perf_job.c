@@ -16,44 +16,7 @@
 #include "mem/mem.h"
 #include "util/ticks.h"
 
-uint64_t perf_random(uint64_t *seed)
-{
-	/* xorshift64*: a few instructions, and good enough to spread I/O */
-	*seed ^= *seed >> 12;
-	*seed ^= *seed << 25;
-	*seed ^= *seed >> 27;
-	return *seed * UINT64_C(2685821657736338717);
-}
-
 /* --- the pass --- */
-
-static inline uint64_t next_offset(struct perf_job *j)
-{
-	uint64_t block;
-
-	if (j->random)
-		return (uint64_t)((unsigned __int128)perf_random(&j->seed) * j->blocks >> 64) *
-		       j->io_size;
-	block = j->next++;
-	if (j->next == j->blocks)
-		j->next = 0;
-	return block * j->io_size;
-}
-
-static inline bool next_is_read(struct perf_job *j)
-{
-	return j->read_share == UINT32_MAX ||
-	       (j->read_share && perf_random(&j->seed) >> 32 < j->read_share);
-}
-
-/* A target that has fallen behind the rate is owed one queue depth and no more. */
-static noinline void forgive(struct perf_job *j, uint64_t now)
-{
-	uint64_t most = j->interval * j->depth;
-
-	if (now > j->next_at + most)
-		j->next_at = now - most;
-}
 
 /* hot */
 static unsigned job_poll(struct poller *p)
@@ -66,14 +29,14 @@ static unsigned job_poll(struct poller *p)
 	if (!j->free || unlikely(j->stopping))
 		return 0;
 	now = ticks();
-	if (unlikely(j->interval))
-		forgive(j, now);
-	while ((s = j->free) && now >= j->next_at) {
+	if (unlikely(j->pattern.interval))
+		perf_pattern_forgive(&j->pattern, now);
+	while ((s = j->free) && now >= j->pattern.next_at) {
 		j->free = s->next;
-		j->next_at += j->interval;
-		s->io.op = next_is_read(j) ? BDEV_READ : BDEV_WRITE;
+		j->pattern.next_at += j->pattern.interval;
+		s->io.op = perf_next_is_read(&j->pattern) ? BDEV_READ : BDEV_WRITE;
 		s->io.iov = &s->iov[s->io.op];
-		s->io.offset = next_offset(j);
+		s->io.offset = perf_next_offset(&j->pattern);
 		s->submitted = now;
 		n++;
 		bdev_submit(&s->io);
@@ -159,15 +122,6 @@ static struct perf_slot *slot_at(const struct perf_job *j, size_t i)
 	return (struct perf_slot *)(void *)(j->slots + i * j->stride);
 }
 
-/* Devices that compress or look for zeroes must not have it easy. */
-static void fill_random(struct perf_job *j)
-{
-	uint64_t *words = (uint64_t *)(void *)j->data;
-
-	for (size_t i = 0; i < j->data_len / sizeof(*words); i++)
-		words[i] = perf_random(&j->seed);
-}
-
 /* Buffers to write from stay random only if nothing is read into them. */
 static bool needs_both(const struct perf_options *o)
 {
@@ -225,7 +179,8 @@ static int alloc_slots(struct perf_job *j, struct err *e)
 		struct perf_slot *s = slot_at(j, i);
 
 		s->job = j;
-		s->iov[BDEV_READ] = (struct iovec){ j->data + i * j->buffer_len, j->io_size };
+		s->iov[BDEV_READ] =
+			(struct iovec){ j->data + i * j->buffer_len, j->options->io_size };
 		s->iov[BDEV_WRITE] = s->iov[BDEV_READ];
 		if (both)
 			s->iov[BDEV_WRITE].iov_base = j->data + (j->slots_n + i) * j->buffer_len;
@@ -233,7 +188,7 @@ static int alloc_slots(struct perf_job *j, struct err *e)
 		s->io.q = j->q;
 		s->io.iov = s->iov;
 		s->io.iovcnt = 1;
-		s->io.len = j->options->verify ? 0 : j->io_size;
+		s->io.len = j->options->verify ? 0 : (uint32_t)j->options->io_size;
 	}
 	return 0;
 }
@@ -245,15 +200,9 @@ int perf_job_open(struct perf_job *j, const struct perf_options *o, const struct
 
 	j->options = o;
 	j->target = t;
-	j->io_size = (uint32_t)o->io_size;
 	j->buffer_len = buffer_len(o, t);
 	j->slots_n = most_slots(o);
-	j->blocks = t->span / j->io_size;
-	j->next = j->blocks / workers * index; /* sequential jobs go round apart from each other */
-	j->random = o->random;
-	j->read_share = (uint32_t)((uint64_t)UINT32_MAX * o->read_percent / 100);
-	j->interval = o->rate ? ticks_hz() * workers / o->rate : 0;
-	j->seed = UINT64_C(0x9e3779b97f4a7c15) * (index + 1) ^ ticks() << 1;
+	perf_pattern_init(&j->pattern, o, t->span, index, workers);
 	rc = bdev_queue_open(t->bdev, r, &j->q, e);
 	if (rc == 0)
 		rc = alloc_buffers(j, e);
@@ -262,7 +211,7 @@ int perf_job_open(struct perf_job *j, const struct perf_options *o, const struct
 	if (rc == 0 && o->verify)
 		rc = perf_verify_open(j, index, workers, e);
 	if (rc == 0 && o->read_percent < 100)
-		fill_random(j);
+		perf_pattern_fill(&j->pattern, j->data, j->data_len);
 	return rc;
 }
 
@@ -285,14 +234,13 @@ void perf_job_measure(struct perf_job *j)
 
 void perf_job_start(struct perf_job *j, uint32_t depth)
 {
-	j->depth = depth;
+	perf_pattern_start(&j->pattern, depth);
 	j->free = NULL;
 	for (size_t i = depth; i > 0; i--) {
 		slot_at(j, i - 1)->next = j->free;
 		j->free = slot_at(j, i - 1);
 	}
 	j->stopping = false;
-	j->next_at = j->interval ? ticks() : 0;
 	j->batch.fn = batch_over;
 	perf_job_measure(j);
 	if (j->verify)

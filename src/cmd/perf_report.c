@@ -1,58 +1,31 @@
 /* What riffle perf prints: tables row by row, or JSON at the end; and what it doubts. */
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <string.h>
 
 #include "cmd/perf.h"
-#include "util/ticks.h"
-
-/* More than this from Little's law is said. */
-#define LITTLE_TOLERANCE 0.1
-
-/* Ticks of the clock are not whole nanoseconds. */
-static double us(double ticks)
-{
-	return ticks * 1e6 / (double)ticks_hz();
-}
 
 static double percentile_us(const struct perf_result *r, double percent)
 {
-	return us((double)hist_percentile(&r->latency, percent));
+	return perf_percentile_us(&r->latency, percent);
 }
 
 static double mean_us(const struct perf_result *r)
 {
-	const struct hist *h = &r->latency;
-
-	return h->count ? us((double)h->sum / (double)h->count) : 0;
+	return perf_mean_us(&r->latency);
 }
 
 static double min_us(const struct perf_result *r)
 {
-	return r->latency.count ? us((double)r->latency.min) : 0;
+	return r->latency.count ? perf_us((double)r->latency.min) : 0;
 }
 
 /* --- Little's law --- */
-
-/* Requests in flight on average, by what was measured. */
-static double in_flight(const struct perf_result *r)
-{
-	return r->iops * mean_us(r) / 1e6;
-}
 
 /* A fixed number was meant to be in flight. */
 static bool little_applies(const struct perf_options *o)
 {
 	return !o->verify && !o->rate;
-}
-
-/* Latencies are known to one turn: on a disk that takes no time, that is most of them. */
-static bool little_holds(const struct perf_result *r)
-{
-	double want = (double)r->depth * r->workers, turn = r->iops * r->turn_ns / 1e9;
-
-	return fabs(in_flight(r) - want) <= LITTLE_TOLERANCE * want + turn;
 }
 
 static void warn(const struct perf_options *o, const struct perf_result *r)
@@ -62,12 +35,12 @@ static void warn(const struct perf_options *o, const struct perf_result *r)
 			"riffle perf: %s: nothing completed while it was measured (depth %" PRIu32
 			"). Measure longer (-t).\n",
 			r->target->spec, r->depth);
-	else if (little_applies(o) && !little_holds(r))
+	else if (little_applies(o) && !perf_little_holds(r))
 		fprintf(stderr,
 			"riffle perf: %s: Little's law does not hold: IOPS x mean latency gives %.1f "
 			"requests in flight, not %.0f. The worker could not keep the target busy "
 			"(give it a core of its own with -c), or the time was too short (-t).\n",
-			r->target->spec, in_flight(r), (double)r->depth * r->workers);
+			r->target->spec, perf_in_flight(r), (double)r->depth * r->workers);
 }
 
 /* --- tables --- */
@@ -111,7 +84,7 @@ static void print_row(const struct perf_options *o, const struct perf_result *r)
 	snprintf(depth, sizeof(depth), "%" PRIu32 "%s", r->depth, workers);
 	printf("%-28.28s %-9s %7s %7s %11.0f %9.1f %8.2f %8.2f %9.2f", r->target->spec, o->job,
 	       size, depth, r->iops, r->bytes_per_s / 1048576.0, mean_us(r), min_us(r),
-	       us((double)r->latency.max));
+	       perf_us((double)r->latency.max));
 	printf(" %8.2f %8.2f %8.2f %8.2f %8.2f %9.3f", percentile_us(r, 50), percentile_us(r, 90),
 	       percentile_us(r, 99), percentile_us(r, 99.9), percentile_us(r, 99.99),
 	       r->cpu_ns / 1000);
@@ -155,13 +128,14 @@ static void print_histogram(const struct perf_result *r)
 			continue;
 		seen += h->bucket[b];
 		share = (double)seen / (double)h->count;
-		printf("%12.3f %14.12f %12" PRIu64, us((double)hist_bucket_value(b)), share, seen);
+		printf("%12.3f %14.12f %12" PRIu64, perf_us((double)hist_bucket_value(b)), share,
+		       seen);
 		if (seen < h->count)
 			printf(" %14.2f", 1 / (1 - share));
 		putchar('\n');
 	}
 	printf("#[Mean = %.3f, Min = %.3f, Max = %.3f, Total count = %" PRIu64 "]\n", mean_us(r),
-	       min_us(r), us((double)h->max), h->count);
+	       min_us(r), perf_us((double)h->max), h->count);
 }
 
 static void print_faults(const struct perf_result *r)
@@ -206,7 +180,7 @@ static json_t *latency_json(const struct perf_options *o, const struct perf_resu
 {
 	static const double always[] = { 50, 90, 99, 99.9, 99.99 };
 	json_t *l = json_pack("{s:f, s:f, s:f}", "mean", mean_us(r), "min", min_us(r), "max",
-			      us((double)r->latency.max));
+			      perf_us((double)r->latency.max));
 	char key[32];
 
 	for (unsigned i = 0; i < ARRAY_SIZE(always) + o->percentiles_n; i++) {
@@ -225,9 +199,9 @@ static json_t *histogram_json(const struct perf_result *r)
 
 	for (unsigned b = 0; b < HIST_BUCKETS; b++)
 		if (r->latency.bucket[b])
-			json_array_append_new(list,
-					      json_pack("[f, I]", us((double)hist_bucket_value(b)),
-							(json_int_t)r->latency.bucket[b]));
+			json_array_append_new(list, json_pack("[f, I]",
+							      perf_us((double)hist_bucket_value(b)),
+							      (json_int_t)r->latency.bucket[b]));
 	return list;
 }
 
@@ -271,9 +245,9 @@ static json_t *result_json(const struct perf_options *o, const struct perf_resul
 		json_object_set_new(j, "daemon_cpu_us_per_io",
 				    r->daemon_cpu_ns < 0 ? json_null()
 							 : json_real(r->daemon_cpu_ns / 1000));
-	json_object_set_new(j, "mean_in_flight", json_real(in_flight(r)));
+	json_object_set_new(j, "mean_in_flight", json_real(perf_in_flight(r)));
 	if (little_applies(o))
-		json_object_set_new(j, "littles_law_holds", json_boolean(little_holds(r)));
+		json_object_set_new(j, "littles_law_holds", json_boolean(perf_little_holds(r)));
 	if (o->verify || o->read_percent < 100)
 		json_object_set_new(j, "flush", json_string(r->target->flush));
 	if (o->verify)

@@ -53,7 +53,7 @@ struct perf_run {
 
 /* --- clocks --- */
 
-static uint64_t clock_ns(clockid_t clock)
+uint64_t perf_clock_ns(clockid_t clock)
 {
 	struct timespec t = { 0 };
 
@@ -64,8 +64,8 @@ static uint64_t clock_ns(clockid_t clock)
 static struct cpu_time cpu_times(const struct perf_run *run)
 {
 	return (struct cpu_time){
-		.self_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID),
-		.daemon_ns = run->o->pid ? clock_ns(run->daemon_clock) : 0,
+		.self_ns = perf_clock_ns(CLOCK_PROCESS_CPUTIME_ID),
+		.daemon_ns = run->o->pid ? perf_clock_ns(run->daemon_clock) : 0,
 	};
 }
 
@@ -123,14 +123,14 @@ static void run_row(struct worker_part *w, uint32_t depth)
 	for (unsigned i = 0; i < o->targets_n; i++)
 		perf_job_start(&w->jobs[i], depth);
 	reactor_turn(w->reactor); /* sets the reactor's time */
-	turn_for(w, ticks(), o->warmup * ticks_hz());
+	turn_for(w, ticks(), o->warmup_ms * ticks_hz() / 1000);
 	for (unsigned i = 0; i < o->targets_n; i++)
 		perf_job_measure(&w->jobs[i]);
 	if (w->index == 0)
 		w->run->begin = cpu_times(w->run);
 	reactor_get_stats(w->reactor, &before);
 	start = ticks();
-	turns = turn_for(w, start, o->seconds * ticks_hz());
+	turns = turn_for(w, start, o->time_ms * ticks_hz() / 1000);
 	start = ticks() - start;
 	reactor_get_stats(w->reactor, &after);
 	if (w->index == 0)
@@ -149,22 +149,37 @@ static void run_row(struct worker_part *w, uint32_t depth)
 
 /* --- the worker --- */
 
-static int pin(const struct worker_part *w, struct err *e)
+int perf_pin(int cpu, struct err *e)
 {
 	cpu_set_t set;
 	int rc;
 
-	if (w->cpu < 0)
+	if (cpu < 0)
 		return 0;
 	CPU_ZERO(&set);
-	CPU_SET(w->cpu, &set);
+	CPU_SET(cpu, &set);
 	rc = pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
 	if (rc)
 		return err_set(e, -rc,
 			       "CPU %d is not there, or this process may not use it: choose others "
 			       "with -c.",
-			       w->cpu);
+			       cpu);
 	return 0;
+}
+
+unsigned perf_workers(const struct perf_options *o)
+{
+	return o->pinned ? (unsigned)CPU_COUNT(&o->cpus) : 1;
+}
+
+int perf_next_cpu(const struct perf_options *o, int cpu)
+{
+	if (!o->pinned)
+		return -1;
+	do
+		cpu++;
+	while (cpu < CPU_SETSIZE && !CPU_ISSET(cpu, &o->cpus));
+	return cpu;
 }
 
 /* Drivers open and close the queues of one bdev one after the other. */
@@ -173,7 +188,7 @@ static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static int worker_open(struct worker_part *w)
 {
 	struct perf_run *run = w->run;
-	int rc = pin(w, &w->err);
+	int rc = perf_pin(w->cpu, &w->err);
 
 	if (rc)
 		return rc;
@@ -239,7 +254,7 @@ static uint64_t all_done(const struct perf_run *run)
 
 static void progress(const struct perf_run *run, uint64_t second, uint64_t done)
 {
-	uint64_t total = run->o->warmup + run->o->seconds;
+	uint64_t total = (run->o->warmup_ms + run->o->time_ms + 999) / 1000;
 
 	if (second > total)
 		fprintf(stderr, "\r%3" PRIu64 " s, depth %" PRIu32 ": ending%30s", second,
@@ -247,8 +262,8 @@ static void progress(const struct perf_run *run, uint64_t second, uint64_t done)
 	else
 		fprintf(stderr,
 			"\r%3" PRIu64 " / %" PRIu64 " s, depth %" PRIu32 "%s %12" PRIu64 " IOPS ",
-			second, total, run->depth, second <= run->o->warmup ? ", warm-up" : "",
-			done);
+			second, total, run->depth,
+			second * 1000 <= run->o->warmup_ms ? ", warm-up" : "", done);
 	fflush(stderr);
 }
 
@@ -357,7 +372,7 @@ static int collect(const struct perf_run *run, struct perf_result *r, struct err
 int perf_run_row(struct perf_run *run, uint32_t depth, struct perf_result *r, struct err *e)
 {
 	tell_workers(run, depth);
-	wait_for_workers(run, isatty(STDERR_FILENO));
+	wait_for_workers(run, !run->o->quiet && isatty(STDERR_FILENO));
 	return collect(run, r, e);
 }
 
@@ -407,8 +422,7 @@ static int start_workers(struct perf_run *run, struct err *e)
 	for (unsigned i = 0; i < run->workers_n; i++) {
 		struct worker_part *w = &run->workers[i];
 
-		while (o->pinned && !CPU_ISSET(++cpu, &o->cpus))
-			;
+		cpu = perf_next_cpu(o, cpu);
 		w->run = run;
 		w->index = i;
 		w->cpu = cpu;
@@ -457,7 +471,7 @@ int perf_run_open(const struct perf_options *o, const struct perf_target *t, str
 		return err_set(e, -ENOMEM, "Out of memory.");
 	run->o = o;
 	run->targets = t;
-	run->workers_n = o->pinned ? (unsigned)CPU_COUNT(&o->cpus) : 1;
+	run->workers_n = perf_workers(o);
 	run->workers = calloc(run->workers_n, sizeof(*run->workers));
 	pthread_mutex_init(&run->lock, NULL);
 	pthread_condattr_init(&attr);

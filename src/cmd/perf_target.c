@@ -151,32 +151,32 @@ static int make_chain(const char *spec, unsigned index, bool reads_only, char *n
 
 /* --- does the job suit it? --- */
 
-static int check_size(const struct perf_options *o, const struct perf_target *t, struct err *e)
+int perf_check_size(const struct perf_options *o, const char *spec, uint32_t block_size,
+		    uint64_t size, uint64_t span, struct err *e)
 {
-	const struct bdev *b = t->bdev;
-	unsigned workers = o->pinned ? (unsigned)CPU_COUNT(&o->cpus) : 1;
-	uint64_t least = o->verify && !o->size_given ? b->block_size : o->io_size;
+	unsigned workers = perf_workers(o);
+	uint64_t least = o->verify && !o->size_given ? block_size : o->io_size;
 
-	if (o->io_size % b->block_size && !(o->verify && !o->size_given))
+	if (o->io_size % block_size && !(o->verify && !o->size_given))
 		return err_set(e, -EINVAL,
 			       "%s has blocks of %u bytes: -o %" PRIu64
 			       " is not a multiple of that.",
-			       t->spec, b->block_size, o->io_size);
-	if (o->span > b->size)
+			       spec, block_size, o->io_size);
+	if (o->span > size)
 		return err_set(e, -EINVAL,
 			       "%s has only %" PRIu64 " bytes, less than the span (-s) of %" PRIu64
 			       ".",
-			       t->spec, b->size, o->span);
-	if (t->span < least)
+			       spec, size, o->span);
+	if (span < least)
 		return err_set(e, -EINVAL,
-			       "%s %s only %" PRIu64 " bytes, less than one request (-o).", t->spec,
-			       o->span ? "would use" : "has", t->span);
-	if (o->verify && t->span / b->block_size / workers * b->block_size < least)
+			       "%s %s only %" PRIu64 " bytes, less than one request (-o).", spec,
+			       o->span ? "would use" : "has", span);
+	if (o->verify && span / block_size / workers * block_size < least)
 		return err_set(
 			e, -EINVAL,
 			"%s: a span of %" PRIu64
 			" bytes is too small for %u workers, each of which verifies its own part.",
-			t->spec, t->span, workers);
+			spec, span, workers);
 	return 0;
 }
 
@@ -185,7 +185,7 @@ static int check(const struct perf_options *o, const struct perf_target *t, stru
 	if (t->bdev->readonly && (o->read_percent < 100 || o->verify))
 		return err_set(e, -EROFS, "%s is read-only: '%s' cannot run on it.", t->spec,
 			       o->job);
-	return check_size(o, t, e);
+	return perf_check_size(o, t->spec, t->bdev->block_size, t->bdev->size, t->span, e);
 }
 
 /* What a completed write and a FLUSH are worth on this target. */

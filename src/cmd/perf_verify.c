@@ -297,8 +297,8 @@ static uint32_t random_size(struct perf_job *j)
 
 	if (v->fixed_blocks)
 		return v->fixed_blocks;
-	n = 1u << (perf_random(&j->seed) >> 32) % orders;
-	n += (uint32_t)((perf_random(&j->seed) >> 32) % n);
+	n = 1u << (perf_random(&j->pattern.seed) >> 32) % orders;
+	n += (uint32_t)((perf_random(&j->pattern.seed) >> 32) % n);
 	return MIN(n, v->max_blocks);
 }
 
@@ -307,11 +307,12 @@ static struct range random_range(struct perf_job *j, bool read)
 	struct perf_verify *v = j->verify;
 	struct range r;
 
-	if (read && v->recent_n && (perf_random(&j->seed) >> 32) % 4)
-		return v->recent[(perf_random(&j->seed) >> 32) % v->recent_n];
+	if (read && v->recent_n && (perf_random(&j->pattern.seed) >> 32) % 4)
+		return v->recent[(perf_random(&j->pattern.seed) >> 32) % v->recent_n];
 	r.n = random_size(j);
-	r.first =
-		(uint64_t)((unsigned __int128)perf_random(&j->seed) * (v->blocks - r.n + 1) >> 64);
+	r.first = (uint64_t)((unsigned __int128)perf_random(&j->pattern.seed) *
+				     (v->blocks - r.n + 1) >>
+			     64);
 	return r;
 }
 
@@ -319,9 +320,9 @@ static struct range random_range(struct perf_job *j, bool read)
 static bool submit_random(struct perf_job *j)
 {
 	struct perf_verify *v = j->verify;
-	bool read = perf_random(&j->seed) >> 32 < j->read_share;
+	bool read = perf_random(&j->pattern.seed) >> 32 < j->pattern.read_share;
 
-	if ((perf_random(&j->seed) >> 32) % FLUSH_ONE_IN == 0) {
+	if ((perf_random(&j->pattern.seed) >> 32) % FLUSH_ONE_IN == 0) {
 		submit(j, BDEV_FLUSH, 0, 0);
 		return true;
 	}
@@ -345,8 +346,9 @@ static unsigned run_pass(struct perf_job *j)
 
 	while (!j->stopping && !v->failed && v->ready && j->inflight < v->limit) {
 		if (v->until_change-- == 0) {
-			v->limit = 1 + (uint32_t)((perf_random(&j->seed) >> 32) % j->depth);
-			v->until_change = (perf_random(&j->seed) >> 32) % DEPTH_CHANGE_MAX;
+			v->limit = 1 + (uint32_t)((perf_random(&j->pattern.seed) >> 32) %
+						  j->pattern.depth);
+			v->until_change = (perf_random(&j->pattern.seed) >> 32) % DEPTH_CHANGE_MAX;
 		}
 		if (!submit_random(j))
 			break;
@@ -450,7 +452,7 @@ void perf_verify_start(struct perf_job *j)
 
 	v->ready = NULL;
 	v->phase = PHASE_RUN;
-	v->limit = j->depth;
+	v->limit = j->pattern.depth;
 	v->until_change = 0;
 }
 

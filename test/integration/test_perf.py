@@ -91,6 +91,12 @@ def test_targets_and_cores():
         assert "flush" in r
 
 
+def test_a_fraction_of_a_second():
+    r, = results("-t", "0.2", "--warmup", "0.05", "malloc:size=16M")
+    assert 0.15 < r["seconds"] < 0.9, r
+    one_sentence(perf("-t", "0.001", "null:"), 2, "-t must be from 0.01 to")
+
+
 def test_rate():
     r, = results("-t", "1", "--rate", "2000", "malloc:size=16M")
     assert 1000 < r["iops"] <= 2100, r["iops"]
