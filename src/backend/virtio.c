@@ -114,7 +114,7 @@ static void called(struct watch *w)
 {
 	struct virtio_queue *vq = container_of(w, struct virtio_queue, call);
 
-	vq->calls++;
+	counter_add(&vq->q->stats.interrupts, 1);
 	poller_wake(&vq->poller);
 }
 
@@ -335,6 +335,7 @@ static int take_config(struct virtio_bdev *v, struct err *e)
 	b->readonly = f & FEATURE(VIRTIO_BLK_F_RO);
 	b->ctx_size = sizeof(struct virtio_io);
 	b->shared_buffers = true;
+	b->has_doorbells = true;
 	b->limits = (struct bdev_limits){
 		.max_len = VIRTIO_MAX_LEN,
 		.max_iov =

@@ -46,7 +46,6 @@ struct virtio_queue {
 	bool can_flush;
 	struct bdev_io *waiting, **waiting_last; /* for a slot, in the order they came */
 	int kick_fd;
-	uint64_t kicks, calls;
 
 	/* cold */
 	const struct dma_shared *shared;

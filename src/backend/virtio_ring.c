@@ -165,7 +165,7 @@ void virtio_flush(struct task *t)
 	struct virtio_queue *vq = container_of(t, struct virtio_queue, flush);
 
 	if (vring_publish(&vq->ring)) {
-		vq->kicks++;
+		counter_add(&vq->q->stats.doorbells, 1);
 		uring_signal(vq->q->reactor, vq->kick_fd);
 	}
 }

@@ -71,6 +71,8 @@ struct bdev_op_stats {
 
 struct bdev_stats {
 	struct bdev_op_stats op[BDEV_OPS];
+	uint64_t doorbells, interrupts; /* where bdev.has_doorbells: what it took to tell of
+					   requests and of their ends */
 };
 
 struct bdev_driver;
@@ -83,6 +85,7 @@ struct bdev {
 	uint32_t ctx_size; /* room a request needs behind struct bdev_io */
 	bool readonly;
 	bool page_cache;     /* I/O goes through the kernel's page cache, for want of O_DIRECT */
+	bool has_doorbells;  /* its queues count what they ring, and what rings them */
 	bool shared_buffers; /* copies what is not in memory of dma_zalloc_shared() */
 	struct bdev_limits limits;
 

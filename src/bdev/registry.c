@@ -248,6 +248,8 @@ static void stats_init(struct bdev_stats *s)
 /* from may be counting at this moment. */
 static void stats_add(struct bdev_stats *to, const struct bdev_stats *from)
 {
+	to->doorbells += READ_ONCE(from->doorbells);
+	to->interrupts += READ_ONCE(from->interrupts);
 	for (int i = 0; i < BDEV_OPS; i++) {
 		struct bdev_op_stats *t = &to->op[i];
 		const struct bdev_op_stats *f = &from->op[i];

@@ -230,6 +230,8 @@ void perf_job_measure(struct perf_job *j)
 	hist_reset(&j->latency);
 	j->bytes = 0;
 	j->warm = j->done;
+	j->doorbells = j->q->stats.doorbells;
+	j->interrupts = j->q->stats.interrupts;
 }
 
 void perf_job_start(struct perf_job *j, uint32_t depth)
@@ -256,6 +258,8 @@ void perf_job_start(struct perf_job *j, uint32_t depth)
 void perf_job_end(struct perf_job *j, uint64_t took)
 {
 	j->took = took;
+	j->doorbells = j->q->stats.doorbells - j->doorbells;
+	j->interrupts = j->q->stats.interrupts - j->interrupts;
 	j->stopping = true;
 	j->batch.fn = batch_over_uncounted;
 }

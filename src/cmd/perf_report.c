@@ -61,6 +61,28 @@ static void print_flush_words(const struct perf_options *o, const struct perf_ta
 	       o->verify ? "sends a FLUSH now and then" : "sends no FLUSH and no FUA");
 }
 
+/* Then the table has columns for them. */
+static bool any_doorbells(const struct perf_options *o, const struct perf_target *t)
+{
+	for (unsigned i = 0; i < o->targets_n; i++)
+		if (t[i].bdev->has_doorbells)
+			return true;
+	return false;
+}
+
+static double per_io(const struct perf_result *r, uint64_t n)
+{
+	return r->done ? (double)n / (double)r->done : 0;
+}
+
+static void print_doorbells(const struct perf_result *r)
+{
+	if (r->target->bdev->has_doorbells)
+		printf(" %8.4f %8.4f", per_io(r, r->doorbells), per_io(r, r->interrupts));
+	else
+		printf(" %8s %8s", "-", "-");
+}
+
 void perf_report_begin(const struct perf_options *o, const struct perf_target *t)
 {
 	if (o->json)
@@ -70,11 +92,13 @@ void perf_report_begin(const struct perf_options *o, const struct perf_target *t
 	printf("%-28s %-9s %7s %7s %11s %9s %8s %8s %9s %8s %8s %8s %8s %8s %9s", "target", "job",
 	       "size", "depth", "IOPS", "MiB/s", "mean us", "min us", "max us", "P50 us", "P90 us",
 	       "P99 us", "P99.9 us", "P99.99", "CPU us/IO");
+	if (any_doorbells(o, t))
+		printf(" %8s %8s", "kicks/IO", "irqs/IO");
 	printf(o->pid ? " %9s\n" : "%s\n", o->pid ? "daemon us" : "");
 	fflush(stdout);
 }
 
-static void print_row(const struct perf_options *o, const struct perf_result *r)
+static void print_row(const struct perf_options *o, const struct perf_result *r, bool doorbells)
 {
 	char size[24], depth[24], workers[12] = "";
 
@@ -88,6 +112,8 @@ static void print_row(const struct perf_options *o, const struct perf_result *r)
 	printf(" %8.2f %8.2f %8.2f %8.2f %8.2f %9.3f", percentile_us(r, 50), percentile_us(r, 90),
 	       percentile_us(r, 99), percentile_us(r, 99.9), percentile_us(r, 99.99),
 	       r->cpu_ns / 1000);
+	if (doorbells)
+		print_doorbells(r);
 	if (o->pid && r->daemon_cpu_ns < 0)
 		printf(" %9s", "-");
 	else if (o->pid)
@@ -97,9 +123,13 @@ static void print_row(const struct perf_options *o, const struct perf_result *r)
 
 void perf_report_row(const struct perf_options *o, const struct perf_result *r, unsigned n)
 {
+	bool doorbells = false;
+
+	for (unsigned i = 0; i < n; i++)
+		doorbells |= r[i].target->bdev->has_doorbells;
 	for (unsigned i = 0; i < n; i++) {
 		if (!o->json)
-			print_row(o, &r[i]);
+			print_row(o, &r[i], doorbells);
 		fflush(stdout);
 		warn(o, &r[i]);
 	}
@@ -241,6 +271,10 @@ static json_t *result_json(const struct perf_options *o, const struct perf_resul
 	json_object_set_new(j, "latency_us", latency_json(o, r));
 	json_object_set_new(j, "latency_resolution_us", json_real(r->turn_ns / 1000));
 	json_object_set_new(j, "cpu_us_per_io", json_real(r->cpu_ns / 1000));
+	if (r->target->bdev->has_doorbells) {
+		json_object_set_new(j, "kicks_per_io", json_real(per_io(r, r->doorbells)));
+		json_object_set_new(j, "interrupts_per_io", json_real(per_io(r, r->interrupts)));
+	}
 	if (o->pid)
 		json_object_set_new(j, "daemon_cpu_us_per_io",
 				    r->daemon_cpu_ns < 0 ? json_null()

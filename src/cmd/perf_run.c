@@ -316,6 +316,8 @@ static void add_job(struct perf_result *r, const struct perf_job *j)
 
 	hist_merge(&r->latency, &j->latency);
 	r->done += j->done - j->warm;
+	r->doorbells += j->doorbells;
+	r->interrupts += j->interrupts;
 	r->seconds = MAX(r->seconds, seconds);
 	if (seconds > 0) {
 		r->iops += (double)(j->done - j->warm) / seconds;

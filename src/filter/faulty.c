@@ -5,7 +5,7 @@
  *	drop		it does not happen
  *	tear		only its first half happens
  *	misplace	it happens next to where it belongs
- *	duplicate	it happens again some writes later, over what was written there meanwhile
+ *	duplicate	it happens again after the next write to its place, and undoes that
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,11 +14,11 @@
 #include "bdev/registry.h"
 #include "filter/base.h"
 #include "filter/list.h"
+#include "util/bytes.h"
 #include "util/iov.h"
 
-#define TEAR_IOV	8
-#define COPY_MAX	(1u << 20)
-#define DUPLICATE_AFTER 64 /* writes */
+#define TEAR_IOV 8
+#define COPY_MAX (1u << 20)
 
 struct faulty_args {
 	char *base_bdev_name, *name, *kind;
@@ -52,11 +52,11 @@ struct faulty_bdev {
 
 struct faulty_queue {
 	struct bdev_queue *base;
-	uint64_t until;	 /* writes to the next that goes wrong; it waits for one that can */
-	unsigned repeat; /* writes until the copy is written again; 0: there is no copy */
-	char *copy;	 /* COPY_MAX; KIND_DUPLICATE only */
-	struct iovec copy_iov;
+	uint64_t until; /* writes to the next that goes wrong; it waits for one that can */
+	char *copy;	/* COPY_MAX; KIND_DUPLICATE only */
 	uint64_t copy_offset;
+	uint32_t copy_len; /* 0: there is none to be written again */
+	bool repeating;
 };
 
 struct faulty_io {
@@ -97,22 +97,38 @@ static void prepare(struct bdev_io *io, struct faulty_io *f)
 	};
 }
 
-/* The late repetition is over: now the write that it held up. */
 static void faulty_repeat_done(struct task *t)
 {
 	struct faulty_io *f = container_of(t, struct faulty_io, child.task);
+	struct faulty_queue *fq = io_of(f)->q->priv;
 
-	prepare(io_of(f), f);
+	fq->copy_len = 0;
+	fq->repeating = false;
+	faulty_base_done(t);
+}
+
+/* Its place, or a part of it, has been written anew: now that of the old write once more. */
+static void faulty_rewritten(struct task *t)
+{
+	struct faulty_io *f = container_of(t, struct faulty_io, child.task);
+	struct faulty_queue *fq = io_of(f)->q->priv;
+
+	if (f->child.status) {
+		fq->repeating = false;
+		faulty_base_done(t);
+		return;
+	}
+	f->child.task.fn = faulty_repeat_done;
+	f->iov[0] = (struct iovec){ fq->copy + (f->child.offset - fq->copy_offset), f->child.len };
+	f->child.iov = f->iov;
+	f->child.iovcnt = 1;
 	bdev_submit(&f->child);
 }
 
-static void repeat(struct faulty_queue *fq, struct faulty_io *f)
+static bool rewrites(const struct faulty_queue *fq, const struct bdev_io *io)
 {
-	f->child.task.fn = faulty_repeat_done;
-	f->child.iov = &fq->copy_iov;
-	f->child.iovcnt = 1;
-	f->child.offset = fq->copy_offset;
-	f->child.len = (uint32_t)fq->copy_iov.iov_len;
+	return fq->copy_len && !fq->repeating && io->offset >= fq->copy_offset &&
+	       range_fits(io->offset - fq->copy_offset, io->len, fq->copy_len);
 }
 
 /* The faults. false: this write is not one that can go wrong so. */
@@ -143,12 +159,11 @@ static bool misplace(const struct bdev_queue *q, struct bdev_io *io, struct faul
 
 static bool remember(struct faulty_queue *fq, const struct bdev_io *io)
 {
-	if (fq->repeat || io->len > COPY_MAX)
+	if (fq->copy_len || io->len > COPY_MAX)
 		return false;
 	iov_copy_out(io->iov, io->iovcnt, 0, fq->copy, io->len);
-	fq->copy_iov = (struct iovec){ fq->copy, io->len };
 	fq->copy_offset = io->offset;
-	fq->repeat = DUPLICATE_AFTER;
+	fq->copy_len = io->len;
 	return true;
 }
 
@@ -159,8 +174,9 @@ static bool spoil(struct bdev_queue *q, struct bdev_io *io, struct faulty_io *f)
 	struct faulty_bdev *b = to_faulty(q->bdev);
 	bool done = true;
 
-	if (fq->repeat && --fq->repeat == 0) {
-		repeat(fq, f);
+	if (rewrites(fq, io)) {
+		fq->repeating = true;
+		f->child.task.fn = faulty_rewritten;
 		return true;
 	}
 	if (fq->until > 1) {

@@ -119,6 +119,21 @@ def test_cpu_time_of_a_daemon():
         assert r["cpu_us_per_io"] > 0 and r["daemon_cpu_us_per_io"] >= 0, r
 
 
+def test_kicks_and_interrupts_of_a_vhost_disk():
+    with Daemon() as daemon:
+        daemon.call("bdev_null_create", {"name": "n0", "num_blocks": 65536, "block_size": 512})
+        daemon.call("vhost_create_blk_controller", {"ctrlr": "v0", "dev_name": "n0"})
+        path = daemon.vhost_path("v0")
+        r, = results("-t", "1", "-q", "32", f"vhost:{path}")
+        assert 0 <= r["kicks_per_io"] < 0.3, r  # the device polls under load
+        slow, = results("-t", "1", "-q", "1", "--rate", "200", f"vhost:{path}")
+        assert 0.5 < slow["kicks_per_io"] < 1.5, slow  # and sleeps between lone requests
+        null, = results("-t", "0.1", "null:")
+        assert "kicks_per_io" not in null
+        done = perf("-t", "0.1", "null:", f"vhost:{path}")
+        assert re.search(r"kicks/IO +irqs/IO$", done.stdout, re.M) and re.search(r"^null:.* - +-$", done.stdout, re.M), done.stdout
+
+
 def test_progress_on_a_terminal():
     ours, theirs = pty.openpty()
     done = subprocess.run([RIFFLE, "perf", "-t", "2", "null:"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -204,6 +219,13 @@ def test_verify_names_a_stale_block():
     """A write that happens again later, over newer data."""
     found = faulty("duplicate", 100, "stale" + WHAT + r"generation (\d+)", *FIXED)
     assert int(found[3]) < int(found[2]), found[0]
+
+
+def test_verify_finds_one_write_in_100000():
+    for kind in ("drop", "tear", "misplace", "duplicate"):
+        done = perf("-t", "40", "-w", "verify", "-o", "4K", "-s", "16M",
+                    f"malloc:size=16M+faulty:kind={kind},one_in=100000", timeout=90)
+        assert done.returncode == 1 and "does not give back what was written" in done.stdout, (kind, done.stdout)
 
 
 def test_verify_on_a_faulty_file():
