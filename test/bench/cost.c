@@ -296,6 +296,10 @@ static void map_memory(void)
 	if (ftruncate(fd, MEM) < 0 || guest_mem_map(&range, &fd, 1, 1, &guest, &e))
 		die("no memory");
 	memory = guest->region[0]->host;
+	/* for scripts/cost-lines */
+	printf("guest memory %p size 0x%x reactor_turn %p\n", (void *)memory, MEM,
+	       (void *)(uintptr_t)reactor_turn);
+	fflush(stdout);
 }
 
 int main(int argc, char **argv)
