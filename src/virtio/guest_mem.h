@@ -84,23 +84,4 @@ void *guest_mem_from_user(const struct guest_mem *m, uint64_t user_addr, uint64_
 /* Guest physical address of a host address inside the table; UINT64_MAX otherwise. */
 uint64_t guest_mem_to_gpa(const struct guest_mem *m, const void *host);
 
-/*
- * hot. Host address of gpa, and in *run how many bytes from there are in the same region; NULL: not
- * guest memory. *hint is the region that answered last, or NULL.
- */
-static inline void *guest_mem_at(const struct guest_mem *m, const struct guest_region **hint,
-				 uint64_t gpa, uint64_t *run)
-{
-	const struct guest_region *r = *hint;
-
-	if (unlikely(!r || gpa - r->gpa >= r->size)) {
-		r = guest_mem_find(m, gpa);
-		if (!r)
-			return NULL;
-		*hint = r;
-	}
-	*run = r->size - (gpa - r->gpa);
-	return r->host + (gpa - r->gpa);
-}
-
 #endif

@@ -24,20 +24,15 @@ static void a_plain_guest_is_mapped(void **state)
 	const struct guest_range r[] = { { 0, 0xa0000, 0x7f0000000000, 0 },
 					 { 0xc0000, 0xff40000, 0x7f00000c0000, 0xc0000 } };
 	int fd = make_fd(256u << 20), fds[] = { fd, fd };
-	const struct guest_region *hint = NULL;
 	struct guest_mem *m;
 	struct err e = { 0 };
-	uint64_t run;
 	char *p;
 
 	(void)state;
 	assert_int_equal(guest_mem_map(r, fds, 2, 1, &m, &e), 0);
-	p = guest_mem_at(m, &hint, 0x9fff0, &run);
-	assert_non_null(p);
-	assert_int_equal(run, 0x10);
-	assert_null(guest_mem_at(m, &hint, 0xa0000, &run));
-	assert_non_null(guest_mem_at(m, &hint, 0xc0000, &run));
-	assert_int_equal(run, 0xff40000);
+	assert_int_equal(guest_mem_find(m, 0x9ffff)->size, 0xa0000);
+	assert_null(guest_mem_find(m, 0xa0000));
+	assert_int_equal(guest_mem_find(m, 0xc0000)->size, 0xff40000);
 	p = guest_mem_from_user(m, 0x7f00000c0000 + 0xff40000 - 1, 1);
 	assert_non_null(p);
 	assert_int_equal(guest_mem_to_gpa(m, p), 0xfffffff);
@@ -125,16 +120,14 @@ static void vanished_memory_is_survived(void **state)
 {
 	const struct guest_range r = { 0, 16 * PAGE, 0, 0 };
 	int fd = make_fd(16 * PAGE);
-	const struct guest_region *hint = NULL;
 	struct guest_mem *m;
 	struct err e = { 0 };
-	uint64_t run;
 	volatile char *p;
 
 	(void)state;
 	assert_int_equal(mem_guard_sigbus(), 0);
 	assert_int_equal(guest_mem_map(&r, &fd, 1, 1, &m, &e), 0);
-	p = guest_mem_at(m, &hint, 8 * PAGE, &run);
+	p = guest_mem_find(m, 8 * PAGE)->host + 8 * PAGE;
 	*p = 'x';
 	assert_false(mem_lost(m->region[0]->map));
 	assert_int_equal(ftruncate(fd, 0), 0);
