@@ -30,6 +30,7 @@ struct virtio_slot {
 	struct virtio_area *area;
 	uint16_t head;
 	uint16_t next_free;
+	bool framed; /* its table is that of a request with one buffer, and the ring refers to it */
 	bool bounced;
 	bool flushing; /* the FLUSH that makes a FUA write durable */
 };

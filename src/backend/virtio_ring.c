@@ -88,8 +88,7 @@ static uint32_t type_of(const struct virtio_slot *s)
 	return s->flushing ? VIRTIO_BLK_T_FLUSH : types[s->io->op];
 }
 
-/* hot */
-static void send_chain(struct virtio_queue *vq, struct virtio_slot *s)
+static noinline void send_chain(struct virtio_queue *vq, struct virtio_slot *s)
 {
 	struct virtq_desc *table = vq->indirect ? s->area->table : &vq->ring.desc[s->head];
 	uint16_t base = vq->indirect ? 0 : s->head;
@@ -110,8 +109,28 @@ static void send_chain(struct virtio_queue *vq, struct virtio_slot *s)
 	if (vq->indirect)
 		put(&vq->ring.desc[s->head], table, (n + 2) * sizeof(*table), VIRTQ_DESC_F_INDIRECT,
 		    0);
+	s->framed = vq->indirect && n == 1 && data;
 	vring_add(&vq->ring, s->head);
 	reactor_flush(&vq->flush);
+}
+
+/* hot. A slot whose last request had one buffer, too: only what differs is written. */
+static inline bool send_framed(struct virtio_queue *vq, struct virtio_slot *s)
+{
+	const struct bdev_io *io = s->io;
+	bool in = io->op == BDEV_READ;
+
+	if (unlikely(!s->framed || io->op > BDEV_WRITE || io->iovcnt != 1 ||
+		     !is_shared(vq, io->iov[0].iov_base, io->iov[0].iov_len)))
+		return false;
+	s->area->hdr.type = to_le32(in ? VIRTIO_BLK_T_IN : VIRTIO_BLK_T_OUT);
+	s->area->hdr.sector = to_le64(io->offset >> VIRTIO_BLK_SECTOR_SHIFT);
+	s->area->status = 0xff;
+	put(&s->area->table[1], io->iov[0].iov_base, io->iov[0].iov_len,
+	    VIRTQ_DESC_F_NEXT | (in ? VIRTQ_DESC_F_WRITE : 0), 2);
+	vring_add(&vq->ring, s->head);
+	reactor_flush(&vq->flush);
+	return true;
 }
 
 /* hot */
@@ -122,7 +141,8 @@ static void start(struct virtio_queue *vq, struct bdev_io *io)
 	vq->free = s->next_free;
 	s->io = io;
 	s->flushing = s->bounced = false;
-	send_chain(vq, s);
+	if (unlikely(!send_framed(vq, s)))
+		send_chain(vq, s);
 }
 
 static noinline void wait_in_line(struct virtio_queue *vq, struct bdev_io *io)
