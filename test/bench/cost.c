@@ -7,6 +7,7 @@
  *	vhost-null		a 4 KiB read from ring to null and back: split ring, indirect, 128
  *in flight vhost-null-direct	the same with three descriptors in the ring, 85 in flight
  *	vhost-null-inflight	the same as vhost-null with the in-flight region
+ *	vhost-null-pieces	the same as vhost-null with 8 buffers of 4 KiB
  *	vhost-null-packed	packed ring, indirect; vhost-null-packed-inflight: with the region
  *	vhost-malloc		to a RAM disk
  *	empty-poll		a turn with one ring that has nothing (less empty-turn)
@@ -142,16 +143,20 @@ static void put_desc(struct virtq_desc *d, uint64_t addr, uint32_t len, uint16_t
 	*d = (struct virtq_desc){ to_le64(addr), to_le32(len), to_le16(flags), to_le16(next) };
 }
 
+static unsigned pieces = 1; /* buffers of a request */
+
 static void put_request(struct virtq_desc *table, uint16_t first, unsigned i)
 {
 	struct virtio_blk_req_hdr *h = (void *)(memory + HDR_AT + i * 64);
+	unsigned n = 0;
 
 	h->type = to_le32(VIRTIO_BLK_T_IN);
 	h->sector = to_le64(i * 8);
-	put_desc(&table[0], HDR_AT + i * 64, 16, VIRTQ_DESC_F_NEXT, (uint16_t)(first + 1));
-	put_desc(&table[1], DATA_AT + (i % DEPTH) * 4096, 4096,
-		 VIRTQ_DESC_F_NEXT | VIRTQ_DESC_F_WRITE, (uint16_t)(first + 2));
-	put_desc(&table[2], HDR_AT + i * 64 + 16, 1, VIRTQ_DESC_F_WRITE, 0);
+	put_desc(&table[n++], HDR_AT + i * 64, 16, VIRTQ_DESC_F_NEXT, (uint16_t)(first + 1));
+	for (unsigned k = 0; k < pieces; k++, n++)
+		put_desc(&table[n], DATA_AT + ((i + k) % DEPTH) * 4096, 4096,
+			 VIRTQ_DESC_F_NEXT | VIRTQ_DESC_F_WRITE, (uint16_t)(first + n + 1));
+	put_desc(&table[n], HDR_AT + i * 64 + 16, 1, VIRTQ_DESC_F_WRITE, 0);
 }
 
 /* Returns how many requests fit. */
@@ -161,11 +166,11 @@ static unsigned fill_ring(bool indirect)
 	unsigned n = indirect ? DEPTH : NUM / 3;
 
 	for (unsigned i = 0; i < n; i++) {
-		struct virtq_desc *table = (void *)(memory + TABLE_AT + i * 64);
+		uint64_t at = TABLE_AT + i * 64 * pieces;
 
 		if (indirect) {
-			put_request(table, 0, i);
-			put_desc(&ring[i], TABLE_AT + i * 64, 48, VIRTQ_DESC_F_INDIRECT, 0);
+			put_request((void *)(memory + at), 0, i);
+			put_desc(&ring[i], at, 16 * (pieces + 2), VIRTQ_DESC_F_INDIRECT, 0);
 		} else {
 			put_request(&ring[i * 3], (uint16_t)(i * 3), i);
 		}
@@ -200,13 +205,15 @@ static void start_queue(bool packed, bool inflight)
 		die(e.text);
 }
 
-static void run_vhost(const char *kind, long count, bool indirect, bool inflight)
+static void run_vhost(const char *kind, long count, bool indirect, bool inflight, unsigned n)
 {
 	struct virtq_avail *avail = (void *)(memory + AVAIL_AT);
 	struct virtq_used *used = (void *)(memory + USED_AT);
-	unsigned depth = fill_ring(indirect);
 	uint16_t idx = 0, seen = 0;
+	unsigned depth;
 
+	pieces = n;
+	depth = fill_ring(indirect);
 	open_disk(kind);
 	avail->flags = to_le16(VIRTQ_AVAIL_F_NO_INTERRUPT);
 	start_queue(false, inflight);
@@ -316,17 +323,19 @@ int main(int argc, char **argv)
 	else if (strcmp(what, "bdev-malloc") == 0)
 		run_bdev("malloc", count);
 	else if (strcmp(what, "vhost-null") == 0)
-		run_vhost("null", count, true, false);
+		run_vhost("null", count, true, false, 1);
 	else if (strcmp(what, "vhost-null-direct") == 0)
-		run_vhost("null", count, false, false);
+		run_vhost("null", count, false, false, 1);
 	else if (strcmp(what, "vhost-null-inflight") == 0)
-		run_vhost("null", count, true, true);
+		run_vhost("null", count, true, true, 1);
+	else if (strcmp(what, "vhost-null-pieces") == 0)
+		run_vhost("null", count, true, false, 8);
 	else if (strcmp(what, "vhost-null-packed") == 0)
 		run_packed(count, false);
 	else if (strcmp(what, "vhost-null-packed-inflight") == 0)
 		run_packed(count, true);
 	else if (strcmp(what, "vhost-malloc") == 0)
-		run_vhost("malloc", count, true, false);
+		run_vhost("malloc", count, true, false, 1);
 	else if (strcmp(what, "empty-poll") == 0)
 		run_empty(count, true);
 	else if (strcmp(what, "empty-turn") == 0)
