@@ -8,6 +8,7 @@ import time
 import vhost_user as vu
 from daemon import Daemon
 from tap import Skip
+from vhost_backend import SPDK_FEATURES, SPDK_PROTOCOL, Backend
 from vhost_user import Guest
 
 
@@ -108,3 +109,85 @@ def test_the_configuration_names_the_method():
         saved = near.rpc("save_config")["subsystems"][0]["config"]
         assert saved[0]["method"] == "bdev_virtio_attach_controller", saved
         assert saved[0]["params"]["vq_count"] == 1, saved
+
+
+# -- what servers offer and omit --
+
+
+def backend_test(check=exercise, **options):
+    """Run check on a disk behind a back-end with these options, through a daemon; returns the back-end."""
+    with Daemon() as near, Backend(near.path("far"), **options) as far:
+        check(attach(near, near.path("far")))
+        near.delete_controller("through")
+        assert near.rpc("bdev_virtio_detach_controller", name="V") is True
+        return far
+
+
+def test_what_spdk_offers():
+    """No EVENT_IDX; SIZE_MAX, NOTIFY_ON_EMPTY and ANY_LAYOUT, which we do not need, are there."""
+    far = backend_test()
+    assert vu.FLUSH in far.seen and vu.WRITE_ZEROES in far.seen, far.seen
+    assert far.acked & vu.bits(vu.F_EVENT_IDX, vu.F_RING_PACKED) == 0
+
+
+def test_no_indirect_tables():
+    backend_test(features=SPDK_FEATURES & ~vu.bits(vu.F_INDIRECT))
+
+
+def test_no_flush_no_discard():
+    """A disk without FLUSH writes through: a FLUSH is answered without asking it."""
+    features = SPDK_FEATURES & ~vu.bits(vu.F_FLUSH, vu.F_DISCARD, vu.F_WRITE_ZEROES)
+    far = backend_test(lambda path: exercise(path, discard=False), features=features)
+    assert vu.FLUSH not in far.seen, far.seen
+
+
+def test_no_acknowledgements_one_queue():
+    backend_test(protocol=vu.bits(vu.P_CONFIG), features=SPDK_FEATURES & ~vu.bits(vu.F_MQ), queues=1)
+
+
+def test_blocks_of_4096():
+    def check(path):
+        with Guest(path, slot=1 << 16) as guest:
+            data = os.urandom(8192)
+            guest.ring.write(8, data)
+            assert guest.ring.read(8, 8192) == data
+    backend_test(check, block_size=4096)
+
+
+def test_servers_that_cannot_be_used():
+    spdk, must = SPDK_FEATURES, {"features": SPDK_FEATURES & ~vu.bits(vu.F_VERSION_1)}
+    for options in (must, {"features": spdk & ~vu.bits(vu.F_PROTOCOL_FEATURES)}, {"protocol": SPDK_PROTOCOL & ~vu.bits(vu.P_CONFIG)},
+                    {"capacity": 0}, {"capacity": 1 << 63}, {"block_size": 0}, {"block_size": 777}):
+        with Daemon() as near, Backend(near.path("far"), **options):
+            error = near.rpc_error("bdev_virtio_attach_controller", name="V", trtype="user", traddr=near.path("far"), dev_type="blk")
+            assert error.code == -71, (options, error)
+            assert near.rpc("bdev_get_bdevs") == []
+
+
+def test_servers_that_lie():
+    """Heads that were not given, twice the same, an index that jumps: I/O fails, the daemon goes on."""
+    def strange_head(far, ring, head, written):
+        far.give_back(ring, 0xffffffff, written)
+
+    def other_head(far, ring, head, written):
+        far.give_back(ring, (head + 1) % ring.num, written)
+
+    def twice(far, ring, head, written):
+        far.give_back(ring, head, written)
+        far.give_back(ring, head, written)
+
+    def jump(far, ring, head, written):
+        far.give_back(ring, head, written, by=ring.num + 1)
+
+    for lie in (strange_head, other_head, twice, jump):
+        with Daemon() as near, Backend(near.path("far"), lie=lie):
+            path = attach(near, near.path("far"))
+            with Guest(path) as guest:
+                request = guest.ring.submit(vu.IN, 0, length=512)
+                guest.ring.wait(request)
+                assert request.status() == (vu.OK if lie is twice else vu.IOERR), lie.__name__
+                guest.ring.read(0, status=vu.IOERR)
+            near.delete_controller("through")
+            assert near.rpc("bdev_virtio_detach_controller", name="V") is True
+            with Guest(near.malloc_disk(ctrlr="own", bdev="Own")) as guest:
+                guest.ring.check()
