@@ -57,6 +57,8 @@ fuzz: deps
 bench: deps
 	$(MAKE) all
 	scripts/cost
+	scripts/cost-lines vhost-null vhost-null-packed
+	scripts/check quiet
 	scripts/bench
 
 format:

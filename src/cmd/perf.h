@@ -85,7 +85,7 @@ struct perf_job {
 	bool stopping;
 	int error;
 	uint64_t done, bytes;
-	uint64_t warm; /* of done: before it was measured */
+	uint64_t warm;			/* of done: before it was measured */
 	uint64_t doorbells, interrupts; /* of the queue: before, then while it was measured */
 	struct hist latency;
 
@@ -178,7 +178,7 @@ struct perf_result {
 	uint64_t done;
 	double iops, bytes_per_s, seconds;
 	uint64_t doorbells, interrupts; /* where the target's bdev.has_doorbells */
-	double cpu_ns, daemon_cpu_ns; /* per I/O of all targets together; negative: not known */
+	double cpu_ns, daemon_cpu_ns;	/* per I/O of all targets together; negative: not known */
 	double turn_ns; /* mean length of a turn that moved something: the resolution of latencies
 			 */
 	struct hist latency; /* ticks */

@@ -61,14 +61,15 @@ bool virtq_gather(struct virtq *vq, uint64_t gpa, void *to, size_t len)
 /* --- one chain --- */
 
 /* 2.7.5.3. The table that d refers to, with *n entries; NULL: malformed. */
-static inline const struct virtq_desc *enter_table(struct virtq *vq, struct desc d, uint32_t *n)
+static inline const struct virtq_desc *enter_table(struct virtq *vq, struct virtq_raw d,
+						   uint32_t *n)
 {
-	uint32_t len = desc_len(d);
+	uint32_t len = virtq_raw_len(d);
 	uint64_t run;
 	char *at;
 
 	/* one comparison for "not empty" and "not too long" */
-	if (unlikely(desc_has(d, VIRTQ_DESC_F_NEXT) || len % sizeof(struct virtq_desc) ||
+	if (unlikely(virtq_raw_has(d, VIRTQ_DESC_F_NEXT) || len % sizeof(struct virtq_desc) ||
 		     len - sizeof(struct virtq_desc) >= vq->max_chain * sizeof(struct virtq_desc)))
 		return NULL;
 	*n = len / (uint32_t)sizeof(struct virtq_desc);
@@ -85,11 +86,11 @@ static inline const struct virtq_desc *enter_table(struct virtq *vq, struct desc
  * A buffer that crosses regions, lies in another than the last one, or has no bytes (legal, and its
  * address means nothing), as entries from iov on. Returns the next free entry; NULL: malformed.
  */
-static noinline struct iovec *add_oddly(struct virtq *vq, struct iovec *iov, struct desc d)
+static noinline struct iovec *add_oddly(struct virtq *vq, struct iovec *iov, struct virtq_raw d)
 {
 	uint64_t addr = d.addr;
 
-	for (uint32_t left = desc_len(d), part; left > 0; left -= part, addr += part) {
+	for (uint32_t left = virtq_raw_len(d), part; left > 0; left -= part, addr += part) {
 		uint64_t run;
 		char *p = at_gpa(vq, addr, &run);
 
@@ -105,8 +106,8 @@ static noinline struct iovec *add_oddly(struct virtq *vq, struct iovec *iov, str
  * hot. The buffers from d on become vq->iov. false: malformed. The near region and all counts are
  * in local variables: with aliasing as it is, each store would make the compiler load them again.
  */
-static bool walk(struct virtq *vq, const struct virtq_desc *table, uint32_t table_n, struct desc d,
-		 struct virtq_chain *c)
+static bool walk(struct virtq *vq, const struct virtq_desc *table, uint32_t table_n,
+		 struct virtq_raw d, struct virtq_chain *c)
 {
 	struct iovec *iov = vq->iov, *first_in = NULL, *const end = iov + VIRTQ_IOV_MAX;
 	struct virtq_span near = vq->near;
@@ -117,7 +118,7 @@ static bool walk(struct virtq *vq, const struct virtq_desc *table, uint32_t tabl
 	for (;;) {
 		uint64_t offset;
 
-		if (desc_has(d, VIRTQ_DESC_F_INDIRECT)) {
+		if (virtq_raw_has(d, VIRTQ_DESC_F_INDIRECT)) {
 			if (unlikely(indirect))
 				return false; /* a table in a table */
 			indirect = true;
@@ -125,10 +126,10 @@ static bool walk(struct virtq *vq, const struct virtq_desc *table, uint32_t tabl
 			if (unlikely(!table))
 				return false;
 			near = vq->near;
-			d = desc_load(table);
+			d = virtq_raw_load(table);
 			continue;
 		}
-		if (desc_has(d, VIRTQ_DESC_F_WRITE)) {
+		if (virtq_raw_has(d, VIRTQ_DESC_F_WRITE)) {
 			if (!first_in) {
 				first_in = iov;
 				out_len = len;
@@ -139,12 +140,12 @@ static bool walk(struct virtq *vq, const struct virtq_desc *table, uint32_t tabl
 		}
 		if (unlikely(left-- == 0))
 			return false;
-		len += desc_len(d);
+		len += virtq_raw_len(d);
 		offset = d.addr - near.gpa;
-		if (likely(offset < near.size && (uint64_t)desc_len(d) - 1 < near.size - offset &&
-			   iov < end)) {
+		if (likely(offset < near.size &&
+			   (uint64_t)virtq_raw_len(d) - 1 < near.size - offset && iov < end)) {
 			iov->iov_base = near.host + offset;
-			iov->iov_len = desc_len(d);
+			iov->iov_len = virtq_raw_len(d);
 			iov++;
 		} else {
 			iov = add_oddly(vq, iov, d);
@@ -152,11 +153,11 @@ static bool walk(struct virtq *vq, const struct virtq_desc *table, uint32_t tabl
 				return false;
 			near = vq->near;
 		}
-		if (!desc_has(d, VIRTQ_DESC_F_NEXT))
+		if (!virtq_raw_has(d, VIRTQ_DESC_F_NEXT))
 			break;
-		if (unlikely(desc_next(d) >= table_n))
+		if (unlikely(virtq_raw_next(d) >= table_n))
 			return false;
-		d = desc_load(&table[desc_next(d)]);
+		d = virtq_raw_load(&table[virtq_raw_next(d)]);
 	}
 	c->out_n = (unsigned)((first_in ? first_in : iov) - vq->iov);
 	c->in_n = (unsigned)(iov - vq->iov) - c->out_n;
@@ -169,5 +170,5 @@ void virtq_walk(struct virtq *vq, const struct virtq_desc *table, uint32_t n, ui
 		struct virtq_chain *c)
 {
 	c->iov = vq->iov;
-	c->malformed = !walk(vq, table, n, desc_load(&table[first]), c);
+	c->malformed = !walk(vq, table, n, virtq_raw_load(&table[first]), c);
 }

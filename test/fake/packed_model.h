@@ -32,7 +32,7 @@ struct packed_model {
 	uint64_t random;
 	/* of the thread */
 	pthread_t thread;
-	volatile bool stop;
+	_Atomic bool stop;
 	const char *error; /* what the driver did wrong */
 	uint64_t requests, lost_kicks, calls;
 };

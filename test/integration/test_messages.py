@@ -78,7 +78,7 @@ def read_load(guest, until, step=None, depth=16, sectors=64):
     """Random reads, each checked; step() runs between completions. The number of requests."""
     ring, flying, count = guest.ring, {}, 0
     while time.monotonic() < until or flying:
-        while len(flying) < depth and time.monotonic() < until:
+        while not flying or len(flying) < depth and time.monotonic() < until:
             sector = random.randrange(sectors - 8)
             flying[ring.submit(vu.IN, sector, length=4096)] = sector
         if step is not None:
