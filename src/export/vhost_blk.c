@@ -8,7 +8,7 @@
 
 /* --- lists of many pieces --- */
 
-/* There is one: vhost_blk_take() starts nothing while all are in use. */
+/* There is one: take_any() starts nothing while all are in use. */
 static noinline struct iovec *take_list(struct vhost_blk_req *req)
 {
 	struct vhost_blk_queue *q = req->q;
