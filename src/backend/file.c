@@ -59,6 +59,8 @@ struct file_bdev {
 struct file_queue {
 	struct bdev_queue *q;
 	struct worker_door door;
+	int fd; /* of the disk, or its place among the ring's files */
+	uint8_t sqe_flags;
 };
 
 /* The room of a request: an io_uring operation or a job for the worker. */
@@ -149,15 +151,13 @@ static void file_rw_done(struct uring_op *op, int32_t res)
 /* hot */
 static void file_rw(struct file_queue *fq, struct bdev_io *io)
 {
-	struct file_bdev *f = to_file(fq->q->bdev);
 	struct file_io *fio = (struct file_io *)(void *)io->ctx;
 	struct io_uring_sqe *sqe = uring_sqe(fq->q->reactor);
 
 	fio->op.done = file_rw_done;
-	if (io->op == BDEV_READ)
-		io_uring_prep_readv(sqe, f->fd, io->iov, io->iovcnt, io->offset);
-	else
-		io_uring_prep_writev(sqe, f->fd, io->iov, io->iovcnt, io->offset);
+	uring_prep_rw(fq->q->reactor, sqe, io->op == BDEV_WRITE, fq->fd, io->iov, io->iovcnt,
+		      io->offset);
+	sqe->flags |= fq->sqe_flags;
 	if (io->flags & BDEV_FUA)
 		sqe->rw_flags = RWF_DSYNC;
 	uring_tag(sqe, &fio->op);
@@ -192,6 +192,28 @@ static int check_uring(struct err *e)
 	return 0;
 }
 
+static int file_add_here(void *arg)
+{
+	struct file_queue *fq = arg;
+
+	fq->fd = uring_file_add(fq->q->reactor, to_file(fq->q->bdev)->fd);
+	fq->sqe_flags = IOSQE_FIXED_FILE;
+	if (fq->fd < 0) {
+		fq->fd = to_file(fq->q->bdev)->fd;
+		fq->sqe_flags = 0;
+	}
+	return 0;
+}
+
+static int file_remove_here(void *arg)
+{
+	struct file_queue *fq = arg;
+
+	if (fq->sqe_flags)
+		uring_file_remove(fq->q->reactor, fq->fd);
+	return 0;
+}
+
 static int file_queue_open(struct bdev_queue *q, struct err *e)
 {
 	struct file_queue *fq;
@@ -202,6 +224,7 @@ static int file_queue_open(struct bdev_queue *q, struct err *e)
 	if (!fq)
 		return err_set(e, -ENOMEM, "Out of memory.");
 	fq->q = q;
+	reactor_call(q->reactor, file_add_here, fq);
 	worker_door_init(&fq->door, &to_file(q->bdev)->worker);
 	q->priv = fq;
 	return 0;
@@ -209,7 +232,10 @@ static int file_queue_open(struct bdev_queue *q, struct err *e)
 
 static void file_queue_close(struct bdev_queue *q)
 {
-	free(q->priv);
+	struct file_queue *fq = q->priv;
+
+	reactor_call(q->reactor, file_remove_here, fq);
+	free(fq);
 }
 
 /* --- life --- */
@@ -245,6 +271,7 @@ static void set_abilities(struct bdev *b, const struct file_facts *facts)
 {
 	b->readonly = facts->readonly;
 	b->page_cache = !facts->direct;
+	b->kernel_io = true;
 	b->ctx_size = sizeof(struct file_io);
 	b->limits = (struct bdev_limits){
 		.max_len = MAX_LEN,

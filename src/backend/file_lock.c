@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "util/list.h"
@@ -18,7 +19,7 @@ struct file_lock {
 	struct list node;
 	dev_t dev;
 	ino_t ino;
-	int fd; /* of its own: the lock lives as long as this description */
+	int fd; /* shares its description with the disk's, see acquire() */
 	unsigned refs;
 };
 
@@ -45,6 +46,24 @@ bool file_lock_held(const struct stat *st)
 	return held;
 }
 
+/* A process that was killed a moment ago holds its files until its last I/O has ended. */
+static int lock_patiently(int fd, const struct flock *range)
+{
+	const struct timespec pause = { .tv_nsec = 10000000 };
+	unsigned tries = FILE_BUSY_MS / 10;
+
+	while (fcntl(fd, F_OFD_SETLK, range) < 0) {
+		if ((errno != EAGAIN && errno != EACCES) || tries-- == 0)
+			return -errno;
+		nanosleep(&pause, NULL);
+	}
+	return 0;
+}
+
+/*
+ * The lock belongs to the open file description that the I/O goes through, so that after a SIGKILL
+ * it lives on until the kernel has ended the last write: no successor writes before that.
+ */
 static int acquire(int fd, const char *path, int *lock_fd, struct err *e)
 {
 	struct flock range = {
@@ -53,27 +72,18 @@ static int acquire(int fd, const char *path, int *lock_fd, struct err *e)
 		.l_start = FIRST_BYTE,
 		.l_len = BYTES,
 	};
-	char self[64];
-	int own;
+	int rc = lock_patiently(fd, &range);
 
-	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
-	own = open(self, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-	if (own < 0)
-		return -errno;
-	if (fcntl(own, F_OFD_SETLK, &range) < 0) {
-		int rc = -errno;
-
-		close(own);
-		if (rc != -EAGAIN && rc != -EACCES)
-			return rc;
+	if (rc == -EAGAIN || rc == -EACCES)
 		return err_field(
 			e, -EBUSY, "filename", path, NULL,
 			"'%.150s' is in use: another process (riffle, QEMU) has it open for "
 			"writing. Two writers would destroy it.",
 			path);
-	}
-	*lock_fd = own;
-	return 0;
+	if (rc)
+		return rc;
+	*lock_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	return *lock_fd < 0 ? -errno : 0;
 }
 
 /* Under the mutex. */
@@ -128,6 +138,8 @@ void file_lock_drop(struct file_lock *l)
 	pthread_mutex_lock(&mutex);
 	if (--l->refs == 0) {
 		list_del(&l->node);
+		/* older kernels close registered files with a delay: nobody shall wait for that */
+		fcntl(l->fd, F_OFD_SETLK, &(struct flock){ .l_type = F_UNLCK });
 		close(l->fd);
 		free(l);
 	}

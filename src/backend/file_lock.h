@@ -3,7 +3,7 @@
  *
  * The lock is an open-file-description lock on the bytes that QEMU uses for its own (100 to 299),
  * so each refuses what the other holds. Several disks of this process on one file share it. Readers
- * take none. Control threads only.
+ * take none. Control threads only: taking a lock that others hold lasts FILE_BUSY_MS.
  */
 #ifndef BACKEND_FILE_LOCK_H
 #define BACKEND_FILE_LOCK_H
@@ -14,6 +14,10 @@
 
 struct file_lock;
 struct stat;
+
+/* How long a file may be held by others before it is refused: a killed process may have I/O that
+ * has not ended yet. */
+#define FILE_BUSY_MS 2000
 
 /* Does this process hold the file already? */
 bool file_lock_held(const struct stat *st);

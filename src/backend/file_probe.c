@@ -12,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "backend/file_lock.h"
@@ -57,6 +58,17 @@ static int open_error(const char *path, bool readonly, int code, struct err *e)
 	}
 }
 
+/* A device that a killed process held exclusively is free when its last I/O has ended. */
+static int open_patiently(const char *path, int flags)
+{
+	const struct timespec pause = { .tv_nsec = 10000000 };
+	int fd, tries = FILE_BUSY_MS / 10;
+
+	while ((fd = open(path, flags)) < 0 && errno == EBUSY && tries-- > 0)
+		nanosleep(&pause, NULL);
+	return fd;
+}
+
 /* O_DIRECT where the file system has it. O_EXCL keeps us from writing to a device that is mounted.
  */
 static int open_file(const char *path, bool readonly, struct file_facts *f)
@@ -68,10 +80,10 @@ static int open_file(const char *path, bool readonly, struct file_facts *f)
 		flags |= O_EXCL;
 
 	f->direct = true;
-	f->fd = open(path, flags | O_DIRECT);
+	f->fd = open_patiently(path, flags | O_DIRECT);
 	if (f->fd < 0 && errno == EINVAL) {
 		f->direct = false;
-		f->fd = open(path, flags);
+		f->fd = open_patiently(path, flags);
 	}
 	return f->fd < 0 ? -errno : 0;
 }

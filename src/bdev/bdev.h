@@ -85,6 +85,7 @@ struct bdev {
 	uint32_t ctx_size; /* room a request needs behind struct bdev_io */
 	bool readonly;
 	bool page_cache;     /* I/O goes through the kernel's page cache, for want of O_DIRECT */
+	bool kernel_io;	     /* requests go through the reactor's io_uring */
 	bool has_doorbells;  /* its queues count what they ring, and what rings them */
 	bool shared_buffers; /* copies what is not in memory of dma_zalloc_shared() */
 	struct bdev_limits limits;

@@ -14,6 +14,7 @@
 #include "bdev/registry.h"
 #include "cmd/perf.h"
 #include "mem/mem.h"
+#include "reactor/uring.h"
 #include "util/ticks.h"
 
 /* --- the pass --- */
@@ -206,6 +207,8 @@ int perf_job_open(struct perf_job *j, const struct perf_options *o, const struct
 	rc = bdev_queue_open(t->bdev, r, &j->q, e);
 	if (rc == 0)
 		rc = alloc_buffers(j, e);
+	if (rc == 0 && t->bdev->kernel_io)
+		uring_memory_add(r, j->data, j->data_len);
 	if (rc == 0)
 		rc = alloc_slots(j, e);
 	if (rc == 0 && o->verify)

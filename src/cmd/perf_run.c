@@ -14,6 +14,10 @@
 #include "mem/mem.h"
 #include "util/ticks.h"
 
+/* From this depth on a worker sleeps for completions, for so many at a time at most. */
+#define REST_DEPTH 16
+#define REST_MOST  16u
+
 _Atomic bool perf_interrupted;
 
 struct worker_part {
@@ -83,13 +87,45 @@ static void look_for_failures(struct worker_part *w)
 			w->run->abort = true;
 }
 
+/*
+ * Kernel I/O at depth: spinning would find completions a little earlier, one by one, and take CPU
+ * time from the kernel (or the hypervisor) that has to bring them. Measured on a file at depth 32:
+ * a quarter of the CPU time, and more I/O.
+ */
+static unsigned worth_waiting_for(const struct worker_part *w)
+{
+	const struct perf_options *o = w->run->o;
+	uint32_t inflight = 0;
+
+	if (o->rate || o->verify)
+		return 0;
+	for (unsigned i = 0; i < o->targets_n; i++) {
+		if (!w->run->targets[i].bdev->kernel_io)
+			return 0;
+		inflight += w->jobs[i].inflight;
+	}
+	return inflight < REST_DEPTH ? 0 : MIN(inflight / 8, REST_MOST);
+}
+
+static bool turn(struct worker_part *w)
+{
+	unsigned wait;
+
+	if (reactor_turn(w->reactor) > 0)
+		return true;
+	wait = worth_waiting_for(w);
+	if (wait)
+		reactor_rest(w->reactor, wait);
+	return false;
+}
+
 /* Returns the turns in which something was done. */
 static uint64_t turn_for(struct worker_part *w, uint64_t start, uint64_t length)
 {
 	uint64_t turns = 0;
 
 	while (!must_end(w) && (int64_t)(reactor_now() - start) < (int64_t)length) {
-		turns += reactor_turn(w->reactor) > 0;
+		turns += turn(w);
 		look_for_failures(w);
 	}
 	return turns;

@@ -7,6 +7,7 @@ void filter_take_over(struct bdev *b, const struct bdev *base, size_t own)
 	b->physical_block_size = base->physical_block_size;
 	b->readonly = base->readonly;
 	b->page_cache = base->page_cache;
+	b->kernel_io = base->kernel_io;
 	b->shared_buffers = base->shared_buffers;
 	b->limits = base->limits;
 	b->limits.buf_align = 1;

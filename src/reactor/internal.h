@@ -41,6 +41,17 @@ struct watch_slot {
  */
 #define URING_IGNORE ((uint64_t)0)
 
+#define URING_FILES  64
+#define URING_RANGES 4
+
+/* What the kernel has ready (uring_fixed.c). */
+struct uring_fixed {
+	struct iovec ranges[URING_RANGES]; /* by buffer index */
+	unsigned ranges_n;
+	uint64_t files; /* bit n: place n is taken */
+	bool have_files, have_ranges;
+};
+
 struct uring {
 	struct io_uring ring;
 	int error;	      /* 0 when usable, -errno from setup otherwise */
@@ -48,6 +59,7 @@ struct uring {
 	uint8_t skip_success; /* SQE flag: no completion unless it failed; 0: unknown to the kernel
 			       */
 	uint64_t last_busy;   /* ticks when completions last came */
+	struct uring_fixed fixed;
 };
 
 struct reactor {
@@ -80,14 +92,16 @@ int uring_init(struct reactor *r);
 void uring_exit(struct reactor *r);
 unsigned uring_reap(struct reactor *r);
 void uring_submit(struct reactor *r);
-void uring_sleep(struct reactor *r, uint64_t timeout_ns);
+void uring_sleep(struct reactor *r, unsigned completions, uint64_t timeout_ns);
 
 /* wake.c */
 int wake_init(struct reactor *r);
 void wake_exit(struct reactor *r);
 void wake_fire(struct reactor *r, uint64_t tag, int res, bool ended);
-unsigned wake_poll(struct reactor *r);			 /* epoll only */
-void wake_sleep(struct reactor *r, uint64_t timeout_ns); /* on whichever door there is */
+unsigned wake_poll(struct reactor *r); /* epoll only */
+/* Until `completions` wake-ups (epoll: one), or the time. */
+void wake_sleep(struct reactor *r, unsigned completions,
+		uint64_t timeout_ns); /* on whichever door there is */
 
 /* reactor.c */
 void reactor_run(struct reactor *r);  /* body of a reactor's thread */

@@ -14,6 +14,7 @@
 #define IDLE_BUDGET_US 100
 
 #define TASK_PASSES 8
+#define REST_NS	    1000000
 
 __thread struct turn *this_turn;
 struct task task_list_end;
@@ -185,13 +186,13 @@ static uint64_t ns_to_next_timer(const struct reactor *r)
 }
 
 /* The reactor's half of the handshake in reactor_post(): say that we sleep, then look for mail. */
-static void reactor_sleep(struct reactor *r)
+static void reactor_sleep(struct reactor *r, unsigned completions, uint64_t longest_ns)
 {
 	atomic_store_explicit(&r->sleeping, true, memory_order_relaxed);
 	full_barrier(); /* sleeping must be visible before the mailbox is read */
 	if (mpsc_empty(&r->mailbox) && !r->stop) {
 		WRITE_ONCE(r->stats.sleeps, r->stats.sleeps + 1);
-		wake_sleep(r, ns_to_next_timer(r));
+		wake_sleep(r, completions, MIN(longest_ns, ns_to_next_timer(r)));
 		WRITE_ONCE(r->stats.wakeups, r->stats.wakeups + 1);
 	}
 	atomic_store_explicit(&r->sleeping, false, memory_order_relaxed);
@@ -215,6 +216,11 @@ void reactor_post(struct reactor *r, struct task *t)
 		reactor_kick(r);
 }
 
+void reactor_rest(struct reactor *r, unsigned completions)
+{
+	reactor_sleep(r, completions, REST_NS);
+}
+
 static void mail_arrived(struct watch *w)
 {
 	(void)w; /* being awake is enough: the turn looks into the mailbox */
@@ -224,7 +230,7 @@ void reactor_run(struct reactor *r)
 {
 	while (!atomic_load_explicit(&r->stop, memory_order_relaxed))
 		if (reactor_turn(r) == 0 && may_sleep(r))
-			reactor_sleep(r);
+			reactor_sleep(r, 1, UINT64_MAX);
 	reactor_turn(r);
 }
 

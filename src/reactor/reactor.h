@@ -83,6 +83,12 @@ void reactors_cpus(cpu_set_t *set); /* the CPUs that have a reactor */
 int reactor_create(struct reactor **out);
 void reactor_destroy(struct reactor *r);
 unsigned reactor_turn(struct reactor *r); /* returns how much it moved; 0: idle */
+/*
+ * Instead of turning in vain while kernel I/O is in flight: sleep until so many completions have
+ * come, a timer is due or 1 ms has passed. More than one at a time saves wake-ups at the price of
+ * latency.
+ */
+void reactor_rest(struct reactor *r, unsigned completions);
 
 /* --- Any thread. --- */
 

@@ -149,8 +149,8 @@ unsigned uring_reap(struct reactor *r)
 	return reap(r);
 }
 
-/* One system call: submits what is pending and waits for a completion or the time. */
-void uring_sleep(struct reactor *r, uint64_t timeout_ns)
+/* One system call: submits what is pending and waits for so many completions or the time. */
+void uring_sleep(struct reactor *r, unsigned completions, uint64_t timeout_ns)
 {
 	struct __kernel_timespec ts = {
 		.tv_sec = (long long)(timeout_ns / 1000000000),
@@ -159,7 +159,7 @@ void uring_sleep(struct reactor *r, uint64_t timeout_ns)
 	struct io_uring_cqe *cqe;
 
 	r->uring.pending = 0;
-	if (io_uring_submit_and_wait_timeout(&r->uring.ring, &cqe, 1,
+	if (io_uring_submit_and_wait_timeout(&r->uring.ring, &cqe, completions,
 					     timeout_ns == UINT64_MAX ? NULL : &ts, NULL) < 0)
 		r->uring.pending = io_uring_sq_ready(&r->uring.ring);
 }

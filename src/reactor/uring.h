@@ -33,6 +33,23 @@ static inline void uring_tag(struct io_uring_sqe *sqe, struct uring_op *op)
 }
 
 /*
+ * Files and memory that the kernel has ready, so that it need not look them up and pin them for
+ * every request. A help, not a condition: when a table is full or the locked-memory limit is
+ * reached, the plain way works as well. On r's own thread.
+ */
+
+/* A number for sqe->fd, with IOSQE_FIXED_FILE in sqe->flags; negative: none is left. */
+int uring_file_add(struct reactor *r, int fd);
+void uring_file_remove(struct reactor *r, int place);
+
+/* Memory stays pinned until the reactor ends, and must not be unmapped before the last request. */
+void uring_memory_add(struct reactor *r, void *base, size_t len);
+
+/* hot. A read or write at offset, in the cheapest form that there is for these buffers. */
+void uring_prep_rw(const struct reactor *r, struct io_uring_sqe *sqe, bool write, int fd,
+		   const struct iovec *iov, unsigned iovcnt, uint64_t offset);
+
+/*
  * Add 1 to an eventfd that others own, in this turn's flush: one system call for all signals and
  * all I/O of the turn, and never a wait, whatever its owner has done to it. r may be NULL (no
  * reactor): then at once.

@@ -156,10 +156,10 @@ unsigned wake_poll(struct reactor *r)
 	return epoll_collect(r, 0);
 }
 
-void wake_sleep(struct reactor *r, uint64_t timeout_ns)
+void wake_sleep(struct reactor *r, unsigned completions, uint64_t timeout_ns)
 {
 	if (r->uring.error == 0)
-		uring_sleep(r, timeout_ns);
+		uring_sleep(r, completions, timeout_ns);
 	else
 		epoll_collect(r, timeout_ns > 1000000000 ? 1000
 							 : (int)((timeout_ns + 999999) / 1000000));

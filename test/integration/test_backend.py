@@ -1,6 +1,7 @@
 """Files behind a disk that shrink, fill up, vanish or cannot be written (bug log, BACK)."""
 
 import ctypes
+import fcntl
 import os
 import random
 import resource
@@ -16,6 +17,7 @@ from vhost_user import Guest, bits
 
 MIB = 1 << 20
 KINDS = ("aio", "uring")
+F_OFD_SETLK = 37  # <fcntl.h>; in Python since 3.9
 
 
 def make_file(daemon, size, name="disk"):
@@ -281,6 +283,31 @@ def test_aio_readonly():
             guest.ring.flush()
         with open(path, "rb") as file:
             assert not any(file.read(4096))
+
+
+def lock_as_others_do(path):
+    """The lock of QEMU and riffle, on a description of its own."""
+    fd = os.open(path, os.O_RDWR)
+    fcntl.fcntl(fd, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 100, 200, 0))
+    return fd
+
+
+def test_a_predecessor_lets_go():
+    """A killed process holds its file until its last I/O has ended: that is waited for, but not for ever."""
+    with Daemon() as daemon:
+        path = make_file(daemon, MIB)
+        fd = lock_as_others_do(path)
+        error = daemon.rpc_error("bdev_aio_create", name="A", filename=path, block_size=512)
+        assert error.code == -16 and "is in use" in str(error.data), error.data
+        threading.Timer(0.3, os.close, [fd]).start()
+        assert daemon.rpc("bdev_aio_create", name="A", filename=path, block_size=512) == "A"
+        daemon.rpc("bdev_uring_create", name="B", filename=path, block_size=512)  # a second of ours shares the lock
+        daemon.rpc("bdev_aio_delete", name="A")
+        try:
+            os.close(lock_as_others_do(path))
+        except OSError:
+            return
+        raise AssertionError("the lock went with the disk that took it")
 
 
 # -- durability -----------------------------------------------------------------------------------------------
