@@ -272,6 +272,8 @@ static void set_abilities(struct bdev *b, const struct file_facts *facts)
 	b->readonly = facts->readonly;
 	b->page_cache = !facts->direct;
 	b->kernel_io = true;
+	b->has_numa_node = facts->has_numa_node;
+	b->numa_node = facts->numa_node;
 	b->ctx_size = sizeof(struct file_io);
 	b->limits = (struct bdev_limits){
 		.max_len = MAX_LEN,

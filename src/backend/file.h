@@ -17,6 +17,8 @@ struct file_facts {
 	bool direct;	     /* O_DIRECT works */
 	bool can_punch;	     /* FALLOC_FL_PUNCH_HOLE, or BLKDISCARD */
 	bool can_zero_range; /* FALLOC_FL_ZERO_RANGE */
+	bool has_numa_node;
+	int numa_node;	     /* of the device, or of the one under the file system */
 	uint64_t size;	     /* bytes, as the kernel tells */
 	uint32_t block_size; /* smallest unit of direct I/O; 512 without */
 	uint32_t physical_block_size;

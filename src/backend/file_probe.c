@@ -244,6 +244,32 @@ static void probe_device(struct file_facts *f)
 	f->can_zero_range = true; /* the kernel writes zeroes itself where the device cannot */
 }
 
+/* Of a PCI device the node stands in its own folder, which an NVMe namespace or a partition lies
+ * deeper in. */
+static void find_numa_node(struct file_facts *f)
+{
+	static const char *const places[] = { "device", "device/device", "../device",
+					      "../device/device" };
+	struct stat st;
+	dev_t dev;
+
+	if (fstat(f->fd, &st) < 0)
+		return;
+	dev = f->is_device ? st.st_rdev : st.st_dev;
+	for (size_t i = 0; i < ARRAY_SIZE(places) && !f->has_numa_node; i++) {
+		char path[128];
+		FILE *file;
+
+		snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/%s/numa_node", major(dev),
+			 minor(dev), places[i]);
+		file = fopen(path, "re");
+		if (!file)
+			continue;
+		f->has_numa_node = fscanf(file, "%d", &f->numa_node) == 1 && f->numa_node >= 0;
+		fclose(file);
+	}
+}
+
 int file_open(const char *path, bool readonly, struct file_facts *f, struct err *e)
 {
 	int rc;
@@ -260,6 +286,7 @@ int file_open(const char *path, bool readonly, struct file_facts *f, struct err 
 		goto out_close;
 	f->size = file_size(f->fd, f->is_device);
 	f->physical_block_size = f->block_size;
+	find_numa_node(f);
 	if (f->is_device)
 		probe_device(f);
 	else if (!readonly)

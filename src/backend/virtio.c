@@ -123,7 +123,10 @@ static void queue_init(struct virtio_queue *vq, struct virtio_bdev *v, struct bd
 {
 	bool event_idx = v->front.features & FEATURE(VIRTIO_F_EVENT_IDX);
 
-	vq->poller = (struct poller){ .fn = virtio_poll, .arm = arm, .disarm = disarm };
+	vq->poller = (struct poller){ .fn = virtio_poll,
+				      .arm = arm,
+				      .disarm = disarm,
+				      .patience.most = poll_ticks(reactor_poll_us()) };
 	vq->flush.fn = virtio_flush;
 	vq->call.fn = called;
 	vq->waiting_last = &vq->waiting;

@@ -88,6 +88,8 @@ struct bdev {
 	bool kernel_io;	     /* requests go through the reactor's io_uring */
 	bool has_doorbells;  /* its queues count what they ring, and what rings them */
 	bool shared_buffers; /* copies what is not in memory of dma_zalloc_shared() */
+	bool has_numa_node;
+	int numa_node; /* of the device, when it is known */
 	struct bdev_limits limits;
 
 	/* The registry's. Guarded by its lock. */

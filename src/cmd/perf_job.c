@@ -46,17 +46,6 @@ static unsigned job_poll(struct poller *p)
 	return n;
 }
 
-static bool never_arms(struct poller *p)
-{
-	(void)p;
-	return false; /* a measurement polls */
-}
-
-static void no_disarm(struct poller *p)
-{
-	(void)p;
-}
-
 /* --- completions --- */
 
 /* hot */
@@ -252,8 +241,7 @@ void perf_job_start(struct perf_job *j, uint32_t depth)
 		perf_verify_start(j);
 	j->poller = (struct poller){
 		.fn = j->verify ? perf_verify_poll : job_poll,
-		.arm = never_arms,
-		.disarm = no_disarm,
+		.patience.most = POLL_ALWAYS, /* a measurement polls */
 	};
 	poller_add(&j->poller);
 }

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -19,13 +20,20 @@
 #include "reactor/reactor.h"
 #include "util/cpumask.h"
 #include "util/log.h"
+#include "util/param.h"
 #include "util/ticks.h"
 
 /* How long a stop may take: after that I/O which does not return is left to the kernel. */
 #define STOP_DEADLINE_S 3
 
+#define POLL_US_MAX 1000000
+
+enum { OPT_POLL_US = 256, OPT_BALANCE, OPT_ISOLATE };
+
 struct options {
 	const char *cpumask, *rpc_socket, *folder, *config;
+	uint64_t poll_us;
+	bool balance, isolate;
 	bool verbose;
 	bool claimed; /* the RPC socket is ours */
 };
@@ -40,9 +48,27 @@ static void usage(FILE *out)
 		"  -r, --rpc-socket PATH  answer `riffle rpc` here (default: %s)\n"
 		"  -S, --folder PATH      put the disks' sockets here (default: %s)\n"
 		"  -c, --config FILE      make what this saved configuration describes (also --json)\n"
+		"      --poll-us US       how long an idle queue is polled before it waits for an interrupt, at most:\n"
+		"                         0 (always interrupts) to 1000000, or always (never sleep; default: %" PRIu64
+		")\n"
+		"      --balance          move busy queues away from overloaded reactors while they run\n"
+		"      --isolate          warn when something else runs on the reactors' CPUs\n"
 		"  -v, --verbose          log more (SIGUSR1 turns it on and off)\n"
 		"  -h, --help             say this\n",
-		default_rpc_socket(), default_folder());
+		default_rpc_socket(), default_folder(), reactor_poll_us());
+}
+
+static bool parse_poll_us(const char *text, uint64_t *us)
+{
+	if (strcmp(text, "always") == 0)
+		*us = POLL_ALWAYS;
+	else if (!size_parse(text, us) || *us > POLL_US_MAX) {
+		fprintf(stderr,
+			"riffle serve: --poll-us takes 0 to %u microseconds or always, not '%s'.\n",
+			POLL_US_MAX, text);
+		return false;
+	}
+	return true;
 }
 
 /* -1: go on; else the exit status */
@@ -56,6 +82,9 @@ static int parse(int argc, char **argv, struct options *o)
 		{ "json", required_argument, NULL, 'c' },
 		{ "verbose", no_argument, NULL, 'v' },
 		{ "help", no_argument, NULL, 'h' },
+		{ "poll-us", required_argument, NULL, OPT_POLL_US },
+		{ "balance", no_argument, NULL, OPT_BALANCE },
+		{ "isolate", no_argument, NULL, OPT_ISOLATE },
 		{ 0 },
 	};
 	int c;
@@ -80,6 +109,16 @@ static int parse(int argc, char **argv, struct options *o)
 		case 'h':
 			usage(stdout);
 			return EXIT_OK;
+		case OPT_POLL_US:
+			if (!parse_poll_us(optarg, &o->poll_us))
+				return EXIT_USAGE;
+			break;
+		case OPT_BALANCE:
+			o->balance = true;
+			break;
+		case OPT_ISOLATE:
+			o->isolate = true;
+			break;
 		default:
 			fprintf(stderr, "`riffle serve --help` lists the options.\n");
 			return EXIT_USAGE;
@@ -186,11 +225,14 @@ static int start(struct options *o, struct err *e)
 	if (rc)
 		return rc;
 	o->claimed = true;
+	reactor_set_poll_us(o->poll_us);
 	rc = reactors_start(&cpus, e);
 	if (rc == 0)
 		leave_reactor_cpus(&cpus);
 	if (rc == 0 && o->config)
 		rc = config_load_file(o->config, e);
+	if (rc == 0 && o->balance)
+		rc = vhost_blk_balance_start(e);
 	if (rc == 0)
 		rc = server_start(e);
 	if (rc == 0)
@@ -220,6 +262,7 @@ static void stop(int status)
 	if (pthread_create(&watchdog, NULL, watch_stop_deadline, &exit_status) == 0)
 		pthread_detach(watchdog);
 	server_close();
+	vhost_blk_balance_stop();
 	vhost_blk_delete_all();
 	server_stop();
 	vhost_blk_delete_all(); /* what the last requests have made */
@@ -240,7 +283,9 @@ static void wait_for_stop(const sigset_t *set, bool debug)
 
 int cmd_serve(int argc, char **argv)
 {
-	struct options o = { .rpc_socket = default_rpc_socket(), .folder = default_folder() };
+	struct options o = { .rpc_socket = default_rpc_socket(),
+			     .folder = default_folder(),
+			     .poll_us = reactor_poll_us() };
 	struct err e = { 0 };
 	sigset_t signals;
 	int rc = parse(argc, argv, &o);

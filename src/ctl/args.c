@@ -59,7 +59,8 @@ static int set(const struct param *p, void *args, json_t *v, struct err *e)
 		return param_set_bool(p, args, json_is_true(v), e);
 	if (json_is_string(v) && strlen(json_string_value(v)) != json_string_length(v))
 		return param_wrong_type(p, "a string with a NUL byte", e);
-	if (json_is_string(v) && (p->type == PARAM_TYPE_STRING || p->type == PARAM_TYPE_UUID))
+	if (json_is_string(v) &&
+	    (p->type == PARAM_TYPE_STRING || p->type == PARAM_TYPE_UUID || p->top))
 		return param_set_string(p, args, json_string_value(v), e);
 	if (json_is_array(v) && p->type == PARAM_TYPE_STRINGS)
 		return set_strings(p, args, v, e);
@@ -116,6 +117,9 @@ static json_t *encode(const struct param *p, const void *at)
 	case PARAM_TYPE_BOOL:
 		return json_boolean(*(const bool *)at);
 	case PARAM_TYPE_UINT:
+		if (p->top && *(const uint64_t *)at == UINT64_MAX)
+			return json_string(p->top);
+		return json_integer(*(const json_int_t *)at);
 	case PARAM_TYPE_INT:
 		return json_integer(*(const json_int_t *)at);
 	case PARAM_TYPE_STRING:

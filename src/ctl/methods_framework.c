@@ -1,44 +1,8 @@
-/* Methods about reactors, and those that SPDK's clients call around start-up. */
+/* Methods that SPDK's clients call around start-up. */
 #include <errno.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #include "ctl/config.h"
 #include "ctl/rpc.h"
-#include "reactor/reactor.h"
-#include "util/ticks.h"
-
-static json_t *describe(const struct reactor *r)
-{
-	struct reactor_stats s;
-	char mask[32], name[32];
-	int cpu = reactor_cpu(r);
-
-	reactor_get_stats(r, &s);
-	snprintf(mask, sizeof(mask), "%llx", cpu < 64 ? 1ull << cpu : 0);
-	snprintf(name, sizeof(name), "reactor/%d", cpu);
-	return json_pack("{s:i, s:i, s:i, s:I, s:I, s:b, s:I, s:I, s:I, s:[{s:s, s:i, s:s, s:I}]}",
-			 "lcore", cpu, "numa_id", 0, "tid", reactor_tid(r), "busy",
-			 (json_int_t)s.busy_ticks, "idle", (json_int_t)s.idle_ticks, "in_interrupt",
-			 0, "turns", (json_int_t)s.turns, "sleeps", (json_int_t)s.sleeps, "wakeups",
-			 (json_int_t)s.wakeups, "lw_threads", "name", name, "id",
-			 reactor_index(r) + 1, "cpumask", mask, "elapsed",
-			 (json_int_t)(s.busy_ticks + s.idle_ticks));
-}
-
-static int get_reactors(const struct rpc_method *m, void **args, json_t **result, struct err *e)
-{
-	json_t *list = json_array();
-
-	(void)m;
-	(void)args;
-	(void)e;
-	for (int i = 0; i < reactors_count(); i++)
-		json_array_append_new(list, describe(reactors_at(i)));
-	*result = json_pack("{s:I, s:i, s:o}", "tick_rate", (json_int_t)ticks_hz(), "pid", getpid(),
-			    "reactors", list);
-	return 0;
-}
 
 /* The daemon is up when it answers. */
 static int is_up(const struct rpc_method *m, void **args, json_t **result, struct err *e)
@@ -86,10 +50,6 @@ static int get_config(const struct rpc_method *m, void **args, json_t **result, 
 }
 
 const struct rpc_method framework_methods[] = {
-	{ .name = "framework_get_reactors",
-	  .help = "the reactors and how busy they are",
-	  .fn = get_reactors,
-	  .decode_error = RPC_DECODE_REFUSED },
 	{ .name = "framework_wait_init",
 	  .help = "returns when the daemon is up",
 	  .fn = is_up,

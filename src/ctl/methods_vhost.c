@@ -100,26 +100,58 @@ static int get(const struct rpc_method *m, void **args, json_t **result, struct 
 	return 0;
 }
 
-const struct rpc_method vhost_methods[] = { { .name = "vhost_create_blk_controller",
-					      .help = "serve a bdev to a virtual machine",
-					      .params = vhost_blk_params,
-					      .args_size = sizeof(struct vhost_blk_args),
-					      .fn = create,
-					      .decode_error = RPC_DECODE_INVALID,
-					      .error_code = RPC_INVALID_PARAMS,
-					      .relaxed = true },
-					    { .name = "vhost_get_controllers",
-					      .help = "all controllers, or one",
-					      .params = get_params,
-					      .args_size = sizeof(struct one_args),
-					      .fn = get,
-					      .decode_error = RPC_DECODE_INVALID,
-					      .error_code = RPC_INTERNAL_ERROR },
-					    { .name = "vhost_delete_controller",
-					      .help = "stop serving a bdev",
-					      .params = delete_params,
-					      .args_size = sizeof(struct delete_args),
-					      .fn = delete,
-					      .decode_error = RPC_DECODE_INVALID,
-					      .error_code = RPC_INVALID_PARAMS },
-					    { 0 } };
+struct set_cpumask_args {
+	char *ctrlr, *cpumask;
+};
+
+static const struct param set_cpumask_params[] = {
+	PARAM_STRING(struct set_cpumask_args, ctrlr, .required = true, .min = 1,
+		     .help = "the controller"),
+	PARAM_STRING(
+		struct set_cpumask_args, cpumask,
+		.help = "reactors that serve its queues from now on, as 0x3 or [0,1] (default: "
+			"all)"),
+	{ 0 }
+};
+
+static int set_cpumask(const struct rpc_method *m, void **args, json_t **result, struct err *e)
+{
+	struct set_cpumask_args *a = *args;
+
+	(void)m;
+	(void)result;
+	return vhost_blk_set_cpumask(a->ctrlr, a->cpumask, e);
+}
+
+const struct rpc_method vhost_methods[] = {
+	{ .name = "vhost_create_blk_controller",
+	  .help = "serve a bdev to a virtual machine",
+	  .params = vhost_blk_params,
+	  .args_size = sizeof(struct vhost_blk_args),
+	  .fn = create,
+	  .decode_error = RPC_DECODE_INVALID,
+	  .error_code = RPC_INVALID_PARAMS,
+	  .relaxed = true },
+	{ .name = "vhost_get_controllers",
+	  .help = "all controllers, or one",
+	  .params = get_params,
+	  .args_size = sizeof(struct one_args),
+	  .fn = get,
+	  .decode_error = RPC_DECODE_INVALID,
+	  .error_code = RPC_INTERNAL_ERROR },
+	{ .name = "vhost_controller_set_cpumask",
+	  .help = "move a controller's queues to other reactors",
+	  .params = set_cpumask_params,
+	  .args_size = sizeof(struct set_cpumask_args),
+	  .fn = set_cpumask,
+	  .decode_error = RPC_DECODE_INVALID,
+	  .error_code = RPC_INVALID_PARAMS },
+	{ .name = "vhost_delete_controller",
+	  .help = "stop serving a bdev",
+	  .params = delete_params,
+	  .args_size = sizeof(struct delete_args),
+	  .fn = delete,
+	  .decode_error = RPC_DECODE_INVALID,
+	  .error_code = RPC_INVALID_PARAMS },
+	{ 0 }
+};

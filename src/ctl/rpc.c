@@ -29,6 +29,7 @@ static void build(void)
 
 	add_all(core_methods, &n);
 	add_all(framework_methods, &n);
+	add_all(thread_methods, &n);
 	add_all(config_methods, &n);
 	add_all(bdev_methods, &n);
 	drivers_make_methods(driver_methods, METHODS_MAX - 1);

@@ -115,7 +115,10 @@ void vhost_blk_flush(struct task *t)
 {
 	struct vhost_blk_queue *q = container_of(t, struct vhost_blk_queue, flush);
 
-	q->inflight -= virtq_flush(q->vq);
+	unsigned n = virtq_flush(q->vq);
+
+	q->inflight -= n;
+	turn_bill(&q->bill, n);
 	if (unlikely(q->drained) && q->inflight == 0) {
 		sem_t *drained = q->drained;
 
@@ -421,6 +424,8 @@ static always_inline unsigned take_batch(struct vhost_blk_queue *q, bool packed)
 			break;
 	}
 	q->inflight += n;
+	WRITE_ONCE(q->batches, q->batches + (n > 0));
+	turn_bill(&q->bill, n);
 	return n;
 }
 

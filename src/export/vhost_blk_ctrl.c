@@ -15,6 +15,7 @@
 #include "util/cpumask.h"
 #include "util/log.h"
 #include "util/sock.h"
+#include "util/ticks.h"
 
 #define QUEUES_DEFAULT \
 	VHOST_RINGS_MAX /* QEMU asks for one per virtual CPU; unused ones cost nothing */
@@ -36,13 +37,20 @@ const struct param vhost_blk_params[] = {
 	PARAM_BOOL(
 		struct vhost_blk_args, packed_ring,
 		.help = "offer packed virtqueues, for guests that ask for them (QEMU: packed=on)"),
+	PARAM_UINT(
+		struct vhost_blk_args, poll_us, .max = 1000000, .def = VHOST_BLK_POLL_DAEMON,
+		.top = "always",
+		.help = "microseconds that an idle queue is polled at most; 0: always interrupts, "
+			"always: never sleep (default: the daemon's)"),
 	PARAM_STRING(struct vhost_blk_args, transport, .obsolete = true),
 	{ 0 }
 };
 
-static struct list controllers = LIST_INIT(controllers);
+struct list vhost_blk_controllers = LIST_INIT(vhost_blk_controllers);
+pthread_mutex_t vhost_blk_changing = PTHREAD_MUTEX_INITIALIZER;
+
 static char *folder;
-static unsigned next_reactor; /* where the next controller begins to deal its queues */
+static unsigned controllers_made;
 
 void vhost_blk_set_folder(const char *path)
 {
@@ -66,6 +74,16 @@ static void turn_away(struct vhost_blk *v)
 	close(fd);
 }
 
+static int step(struct vhost_blk *v)
+{
+	int rc;
+
+	pthread_mutex_lock(&v->session_lock);
+	rc = vhost_session_step(v->session);
+	pthread_mutex_unlock(&v->session_lock);
+	return rc;
+}
+
 /* Serve one front-end until it or we leave. true: we. */
 static bool run_session(struct vhost_blk *v)
 {
@@ -82,7 +100,7 @@ static bool run_session(struct vhost_blk *v)
 		if (p[1].revents)
 			return true;
 		/* First the one that is here: if it has gone, the other may come. */
-		if (p[0].revents && vhost_session_step(v->session) < 0)
+		if (p[0].revents && step(v) < 0)
 			return false;
 		if (p[2].revents && !p[0].revents)
 			turn_away(v);
@@ -129,8 +147,10 @@ static bool serve(struct vhost_blk *v, int fd)
 	}
 	log_note("%s: front-end connected", v->args->ctrlr);
 	stop = run_session(v);
+	pthread_mutex_lock(&v->session_lock);
 	vhost_session_close(v->session, !stop);
 	v->session = NULL;
+	pthread_mutex_unlock(&v->session_lock);
 	set_connected(v, false);
 	log_note("%s: front-end disconnected", v->args->ctrlr);
 	return stop;
@@ -163,40 +183,17 @@ static struct vhost_blk *find(const char *name)
 {
 	struct vhost_blk *v;
 
-	list_for_each (v, &controllers, node)
+	list_for_each (v, &vhost_blk_controllers, node)
 		if (strcmp(v->args->ctrlr, name) == 0)
 			return v;
 	return NULL;
 }
 
-static int choose_reactors(struct vhost_blk *v, struct err *e)
+static int not_found(const char *name, struct err *e)
 {
-	char given[256], have_text[256];
-	cpu_set_t have, both;
-	int rc = 0;
-
-	reactors_cpus(&have);
-	v->cpus = have;
-	if (v->args->cpumask && *v->args->cpumask)
-		rc = cpumask_parse(v->args->cpumask, &v->cpus, e);
-	if (rc)
-		return rc;
-	CPU_AND(&both, &v->cpus, &have);
-	if (!CPU_EQUAL(&both, &v->cpus)) {
-		cpumask_format(&v->cpus, given, sizeof(given));
-		cpumask_format(&have, have_text, sizeof(have_text));
-		return err_field(
-			e, -EINVAL, "cpumask", given, have_text,
-			"cpumask %s names CPUs without a reactor: this daemon has %s (riffle serve -m).",
-			given, have_text);
-	}
-	v->reactors = calloc((size_t)reactors_count(), sizeof(struct reactor *));
-	if (!v->reactors)
-		return err_set(e, -ENOMEM, "Out of memory.");
-	for (int i = 0; i < reactors_count(); i++)
-		if (CPU_ISSET(reactor_cpu(reactors_at(i)), &v->cpus))
-			v->reactors[v->reactors_n++] = reactors_at(i);
-	return 0;
+	return err_field(e, -ENODEV, "ctrlr", name, NULL,
+			 "There is no controller named '%.80s'. vhost_get_controllers lists them.",
+			 name);
 }
 
 static int check_name(const char *name, struct err *e)
@@ -219,8 +216,8 @@ static void vhost_blk_free(struct vhost_blk *v)
 	param_free(vhost_blk_params, v->args);
 	free(v->args);
 	free(v->socket);
-	free(v->reactors);
 	free(v->queue);
+	pthread_mutex_destroy(&v->session_lock);
 	free(v);
 }
 
@@ -237,9 +234,9 @@ static int prepare(struct vhost_blk *v, struct err *e)
 	int rc = check_args(v->args, e);
 
 	if (rc == 0)
-		rc = choose_reactors(v, e);
-	if (rc == 0)
 		rc = bdev_get(v->args->dev_name, &v->bdev, e);
+	if (rc == 0)
+		rc = vhost_blk_choose_cpus(v, v->args->cpumask, &v->cpus, e);
 	if (rc)
 		return rc;
 	v->queue = calloc(v->args->num_queues, sizeof(struct vhost_blk_queue *));
@@ -268,7 +265,6 @@ static int launch(struct vhost_blk *v, struct err *e)
 int vhost_blk_create(struct vhost_blk_args *args, struct err *e)
 {
 	struct vhost_blk *v = calloc(1, sizeof(*v));
-	static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 	int rc = 0;
 
 	if (!v) {
@@ -278,8 +274,10 @@ int vhost_blk_create(struct vhost_blk_args *args, struct err *e)
 	}
 	v->args = args;
 	v->listen_fd = v->stop_fd = -1;
+	v->created = ticks();
+	pthread_mutex_init(&v->session_lock, NULL);
 	/* Nothing here is slow, so the name is kept free by doing one at a time. */
-	pthread_mutex_lock(&one_at_a_time);
+	pthread_mutex_lock(&vhost_blk_changing);
 	registry_lock();
 	if (find(args->ctrlr))
 		rc = err_field(
@@ -290,16 +288,15 @@ int vhost_blk_create(struct vhost_blk_args *args, struct err *e)
 	if (rc == 0)
 		rc = prepare(v, e);
 	if (rc == 0)
-		v->first_reactor = next_reactor;
+		v->id = (unsigned)reactors_count() + ++controllers_made;
 	if (rc == 0)
 		rc = launch(v, e);
 	if (rc == 0) {
-		next_reactor += 1;
 		registry_lock();
-		list_add_tail(&controllers, &v->node);
+		list_add_tail(&vhost_blk_controllers, &v->node);
 		registry_unlock();
 	}
-	pthread_mutex_unlock(&one_at_a_time);
+	pthread_mutex_unlock(&vhost_blk_changing);
 	if (rc) {
 		if (v->listen_fd >= 0)
 			unlink(v->socket);
@@ -330,13 +327,11 @@ int vhost_blk_delete(const char *name, struct err *e)
 	struct vhost_blk *v;
 	int rc = 0;
 
+	pthread_mutex_lock(&vhost_blk_changing);
 	registry_lock();
 	v = find(name);
 	if (!v)
-		rc = err_field(
-			e, -ENODEV, "ctrlr", name, NULL,
-			"There is no controller named '%.80s'. vhost_get_controllers lists them.",
-			name);
+		rc = not_found(name, e);
 	else if (v->connected)
 		rc = err_field(
 			e, -EBUSY, "ctrlr", name, NULL,
@@ -349,6 +344,7 @@ int vhost_blk_delete(const char *name, struct err *e)
 	registry_unlock();
 	if (rc == 0)
 		stop_end(v);
+	pthread_mutex_unlock(&vhost_blk_changing);
 	return rc;
 }
 
@@ -358,47 +354,117 @@ void vhost_blk_delete_all(void)
 
 	/* All at once, so that one with slow I/O does not keep the others waiting. */
 	registry_lock();
-	list_for_each (v, &controllers, node)
+	list_for_each (v, &vhost_blk_controllers, node)
 		stop_begin(v);
 	registry_unlock();
-	for (;;) {
+	pthread_mutex_lock(&vhost_blk_changing);
+	do {
 		v = NULL;
 		registry_lock();
-		if (!list_empty(&controllers)) {
-			v = list_entry(controllers.next, struct vhost_blk, node);
+		if (!list_empty(&vhost_blk_controllers)) {
+			v = list_entry(vhost_blk_controllers.next, struct vhost_blk, node);
 			list_del(&v->node);
 		}
 		registry_unlock();
-		if (!v)
-			return;
-		stop_end(v);
+		if (v)
+			stop_end(v);
+	} while (v);
+	pthread_mutex_unlock(&vhost_blk_changing);
+}
+
+/* --- what others see --- */
+
+static void describe_ring(const struct vhost_blk_queue *q, struct vhost_blk_ring_info *r)
+{
+	memset(r, 0, sizeof(*r));
+	r->index = q->vq->index;
+	r->reactor = READ_ONCE(q->reactor);
+	r->polled = READ_ONCE(q->poller.state) == POLLER_POLLED;
+	r->size = q->vq->num;
+	r->inflight = READ_ONCE(q->inflight);
+	r->patience = READ_ONCE(q->poller.patience.now);
+	r->polled_turns = poller_turns(&q->poller, r->reactor);
+	vhost_blk_totals_add(&r->totals, q);
+}
+
+/* rings: room for all that there may be. */
+static void describe(const struct vhost_blk *v, struct vhost_blk_ring_info *rings,
+		     struct vhost_blk_info *info)
+{
+	*info = (struct vhost_blk_info){
+		.id = v->id,
+		.created = v->created,
+		.args = v->args,
+		.cpus = v->cpus,
+		.socket = v->socket,
+		.connected = v->connected,
+		.session = v->sessions,
+		.write_through = v->write_through,
+		.rings = rings,
+		.totals = v->gone,
+	};
+	for (uint64_t i = 0; i < v->args->num_queues; i++) {
+		if (!v->queue[i])
+			continue;
+		describe_ring(v->queue[i], &rings[info->rings_started]);
+		info->inflight += rings[info->rings_started++].inflight;
+		vhost_blk_totals_add(&info->totals, v->queue[i]);
 	}
 }
 
 int vhost_blk_for_each(int (*fn)(const struct vhost_blk_info *info, void *arg), void *arg)
 {
+	struct vhost_blk_ring_info rings[VHOST_RINGS_MAX];
 	struct vhost_blk *v;
 	int rc = 0;
 
 	registry_lock();
-	list_for_each (v, &controllers, node) {
-		struct vhost_blk_info info = {
-			.args = v->args,
-			.cpus = v->cpus,
-			.socket = v->socket,
-			.connected = v->connected,
-			.session = v->sessions,
-			.write_through = v->write_through,
-		};
+	list_for_each (v, &vhost_blk_controllers, node) {
+		struct vhost_blk_info info;
 
-		for (uint64_t i = 0; i < v->args->num_queues; i++) {
-			info.rings_started += v->queue[i] != NULL;
-			info.inflight += v->queue[i] ? READ_ONCE(v->queue[i]->inflight) : 0;
-		}
+		describe(v, rings, &info);
 		rc = fn(&info, arg);
 		if (rc)
 			break;
 	}
 	registry_unlock();
+	return rc;
+}
+
+/* --- where its rings run --- */
+
+static int replace_cpumask(struct vhost_blk *v, const char *cpumask, struct err *e)
+{
+	char *copy = cpumask && *cpumask ? strdup(cpumask) : NULL;
+	cpu_set_t cpus;
+	int rc = vhost_blk_choose_cpus(v, cpumask, &cpus, e);
+
+	if (rc == 0 && cpumask && *cpumask && !copy)
+		rc = err_set(e, -ENOMEM, "Out of memory.");
+	if (rc) {
+		free(copy);
+		return rc;
+	}
+	registry_lock();
+	v->cpus = cpus;
+	free(v->args->cpumask);
+	v->args->cpumask = copy;
+	registry_unlock();
+	return 0;
+}
+
+int vhost_blk_set_cpumask(const char *name, const char *cpumask, struct err *e)
+{
+	struct vhost_blk *v;
+	int rc;
+
+	pthread_mutex_lock(&vhost_blk_changing);
+	registry_lock();
+	v = find(name);
+	registry_unlock();
+	rc = v ? replace_cpumask(v, cpumask, e) : not_found(name, e);
+	if (rc == 0)
+		rc = vhost_blk_spread(v, e);
+	pthread_mutex_unlock(&vhost_blk_changing);
 	return rc;
 }

@@ -14,13 +14,18 @@ struct vhost_blk {
 	struct vhost_blk_args *args;
 	char *socket;
 	struct bdev *bdev;
-	cpu_set_t cpus;
-	struct reactor **reactors; /* of cpus */
-	unsigned reactors_n, first_reactor;
+	unsigned id;	  /* as a thread, in SPDK's terms */
+	uint64_t created; /* ticks */
 	struct vhost_blk_disk disk;
 	struct virtio_blk_config config;
 
-	/* The control thread's. */
+	/*
+	 * The session's lock: the control thread holds it while it works on a message, and whoever
+	 * moves rings while it does that.
+	 */
+	pthread_mutex_t session_lock;
+
+	/* The control thread's, under the session's lock. */
 	pthread_t thread;
 	int listen_fd, stop_fd;
 	struct vhost_session *session;
@@ -29,12 +34,46 @@ struct vhost_blk {
 	bool write_through;
 	bool mode_known; /* config.writeback is what the driver believes */
 
-	/* Under the registry's lock. */
+	/* Under the registry's lock; so is the array of queues, for those who read it. */
+	cpu_set_t cpus;
+	struct vhost_blk_totals gone; /* of rings that have ended */
 	bool connected, deleting;
 	unsigned sessions;
 };
 
 extern const struct vhost_device_ops vhost_blk_device_ops;
+
+/* --- placement (vhost_blk_place.c) --- */
+
+/* CPUs whose reactors may serve the disk, by its cpumask. Errors: -EINVAL with a sentence. */
+int vhost_blk_choose_cpus(const struct vhost_blk *v, const char *cpumask, cpu_set_t *cpus,
+			  struct err *e);
+/* How busy a reactor was between two looks. */
+struct load {
+	uint64_t busy, total; /* ticks, at the last look */
+	uint64_t passed;      /* since the one before */
+	unsigned percent;     /* of that it was busy */
+};
+
+void load_look(struct load *l, const struct reactor *r);
+
+/* So many more rings are on r. Under the registry's lock. */
+void vhost_blk_seat(const struct reactor *r, int rings);
+/* The reactor for one more ring of v. Under the registry's lock. */
+struct reactor *vhost_blk_place(const struct vhost_blk *v);
+void vhost_blk_totals_add(struct vhost_blk_totals *t, const struct vhost_blk_queue *q);
+/* Move ring i, if it runs, to `to`. Under vhost_blk_changing. Errors: -EBUSY, with a sentence. */
+int vhost_blk_move_ring(struct vhost_blk *v, unsigned i, struct reactor *to, struct err *e);
+/* Move rings until they are evenly on the reactors of v->cpus and on no others. As above. */
+int vhost_blk_spread(struct vhost_blk *v, struct err *e);
+
+/* All controllers, in order of creation; under the registry's lock. */
+extern struct list vhost_blk_controllers;
+
+/* Held by whoever creates, deletes or moves: none of them vanishes meanwhile. */
+extern pthread_mutex_t vhost_blk_changing;
+
+/* --- the device (vhost_blk_device.c) --- */
 
 /* Fill disk and config from args and bdev. */
 void vhost_blk_device_init(struct vhost_blk *v);

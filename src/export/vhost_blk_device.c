@@ -43,17 +43,23 @@ static void set_write_through(struct vhost_blk *v)
 static int ring_start(void *device, struct virtq *vq, int kick_fd, struct err *e)
 {
 	struct vhost_blk *v = device;
-	struct reactor *r = v->reactors[(v->first_reactor + vq->index) % v->reactors_n];
+	struct reactor *r;
 	struct vhost_blk_queue *q;
+	uint64_t poll_us =
+		v->args->poll_us == VHOST_BLK_POLL_DAEMON ? reactor_poll_us() : v->args->poll_us;
 	int rc;
 
 	set_write_through(v); /* the in-flight region may have come since the features */
-	rc = vhost_blk_queue_start(v->bdev, &v->disk, vq, kick_fd, r, v->write_through, &q, e);
-
+	registry_lock();
+	r = vhost_blk_place(v);
+	registry_unlock();
+	rc = vhost_blk_queue_start(v->bdev, &v->disk, vq, kick_fd, r, poll_us, v->write_through, &q,
+				   e);
 	if (rc)
 		return rc;
 	registry_lock(); /* those who list controllers look at queues under it */
 	v->queue[vq->index] = q;
+	vhost_blk_seat(r, 1);
 	registry_unlock();
 	return 0;
 }
@@ -86,6 +92,8 @@ static void ring_stop(void *device, struct virtq *vq)
 
 	registry_lock();
 	v->queue[vq->index] = NULL;
+	vhost_blk_totals_add(&v->gone, q);
+	vhost_blk_seat(q->reactor, -1);
 	registry_unlock();
 	vhost_blk_queue_stop(q, v->args->ctrlr);
 }

@@ -9,6 +9,7 @@
 #include "util/log.h"
 
 #define DRAIN_LOG_S 5
+#define MOVE_S	    1 /* how long a ring waits for its I/O before it is moved */
 
 /* --- polled or armed --- */
 
@@ -93,9 +94,12 @@ static int queue_alloc(struct bdev *b, struct virtq *vq, struct vhost_blk_queue 
 }
 
 static void queue_init(struct vhost_blk_queue *q, const struct vhost_blk_disk *disk,
-		       struct virtq *vq, int kick_fd, struct reactor *r, bool write_through)
+		       struct virtq *vq, int kick_fd, struct reactor *r, uint64_t poll_us,
+		       bool write_through)
 {
-	q->poller = (struct poller){ .arm = vhost_blk_arm, .disarm = vhost_blk_disarm };
+	q->poller = (struct poller){ .arm = vhost_blk_arm,
+				     .disarm = vhost_blk_disarm,
+				     .patience.most = poll_ticks(poll_us) };
 	q->flush.fn = vhost_blk_flush;
 	q->kick.fn = vhost_blk_kicked;
 	q->kick_fd = kick_fd;
@@ -125,7 +129,7 @@ static int start_here(void *arg)
 }
 
 int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, struct virtq *vq,
-			  int kick_fd, struct reactor *r, bool write_through,
+			  int kick_fd, struct reactor *r, uint64_t poll_us, bool write_through,
 			  struct vhost_blk_queue **out, struct err *e)
 {
 	struct vhost_blk_queue *q;
@@ -136,7 +140,7 @@ int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, str
 	rc = bdev_queue_open(b, r, &q->bq, e);
 	if (rc)
 		goto out_free;
-	queue_init(q, disk, vq, kick_fd, r, write_through);
+	queue_init(q, disk, vq, kick_fd, r, poll_us, write_through);
 	rc = reactor_call(r, start_here, q);
 	if (rc) {
 		err_set(e, rc, "the kick fd cannot be waited for: %s", err_words(rc));
@@ -151,15 +155,16 @@ out_free:
 	return rc;
 }
 
-struct stop {
+/* Taken from its reactor, to stop or to move. */
+struct leave {
 	struct vhost_blk_queue *q;
 	sem_t drained;
 };
 
 /* 1: requests are in flight, and `drained` will be posted. */
-static int stop_here(void *arg)
+static int leave_here(void *arg)
 {
-	struct stop *s = arg;
+	struct leave *s = arg;
 	struct vhost_blk_queue *q = s->q;
 
 	poller_del(&q->poller);
@@ -175,7 +180,7 @@ static int stop_here(void *arg)
 
 /* Their buffers are the guest's memory: there is no leaving before the last has ended, only saying
  * so. */
-static void wait_drained(struct stop *s, const char *name)
+static void wait_drained(struct leave *s, const char *name)
 {
 	for (unsigned waited = 0;;) {
 		struct timespec until;
@@ -193,25 +198,109 @@ static void wait_drained(struct stop *s, const char *name)
 	}
 }
 
-static int nothing(void *arg)
+/* The turn of the last flush is over: nothing of q is on its reactor's stack any more. */
+static int left_here(void *arg)
 {
-	(void)arg;
+	turn_unbill(&((struct vhost_blk_queue *)arg)->bill);
 	return 0;
 }
 
 void vhost_blk_queue_stop(struct vhost_blk_queue *q, const char *name)
 {
-	struct stop s = { .q = q };
+	struct leave s = { .q = q };
 
 	sem_init(&s.drained, 0, 0);
-	if (reactor_call(q->reactor, stop_here, &s))
+	if (reactor_call(q->reactor, leave_here, &s))
 		wait_drained(&s, name);
 	sem_destroy(&s.drained);
-	/* The flush that posted may still be on its reactor's stack. */
-	reactor_call(q->reactor, nothing, NULL);
+	reactor_call(q->reactor, left_here, q);
 	bdev_queue_close(q->bq);
 	queue_free(q);
 }
+
+/* --- move --- */
+
+/* On its new reactor, or on the old one when it could not leave. What was kicked meanwhile is found
+ * by polling; a ring that has not been kicked yet finds that in the eventfd, which nobody reads. */
+static int arrive_here(void *arg)
+{
+	struct vhost_blk_queue *q = arg;
+
+	if (q->kick_fd >= 0 && watch_start(&q->kick, q->kick_fd) < 0) {
+		log_warn("%s: no memory to wait for ring %u: it is polled from now on", q->vq->name,
+			 q->vq->index);
+		q->kick_fd = -1;
+		q->started = true;
+	}
+	if (q->started && !q->paused)
+		begin_polling(q);
+	return 0;
+}
+
+/* Too late to leave? 1: it is drained now and `drained` has been posted. */
+static int stay_here(void *arg)
+{
+	struct vhost_blk_queue *q = arg;
+
+	if (!q->drained)
+		return 1;
+	q->drained = NULL;
+	return arrive_here(q);
+}
+
+/* true: nothing is in flight and nothing is polled. */
+static bool leave(struct vhost_blk_queue *q)
+{
+	struct leave s = { .q = q };
+	struct timespec until;
+	bool left = true;
+
+	sem_init(&s.drained, 0, 0);
+	if (reactor_call(q->reactor, leave_here, &s)) {
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += MOVE_S;
+		while (sem_timedwait(&s.drained, &until) < 0) {
+			if (errno != ETIMEDOUT)
+				continue;
+			left = reactor_call(q->reactor, stay_here, q);
+			break;
+		}
+	}
+	if (left)
+		reactor_call(q->reactor, left_here, q);
+	sem_destroy(&s.drained);
+	return left;
+}
+
+int vhost_blk_queue_move(struct vhost_blk_queue *q, struct reactor *to, struct err *e)
+{
+	struct bdev_queue *bq;
+	int rc;
+
+	if (q->reactor == to)
+		return 0;
+	rc = bdev_queue_open(q->bq->bdev, to, &bq, e);
+	if (rc)
+		return rc;
+	if (!leave(q)) {
+		bdev_queue_close(bq);
+		return err_set(e, -EBUSY,
+			       "Ring %u of '%.80s' stays on CPU %d: its I/O has not ended within "
+			       "%d s. Is '%.80s' stuck? Else try again later.",
+			       q->vq->index, q->vq->name, reactor_cpu(q->reactor), MOVE_S,
+			       q->bq->bdev->name);
+	}
+	bdev_queue_close(q->bq);
+	q->bq = bq;
+	for (unsigned i = 0; i < q->vq->num; i++)
+		vhost_blk_req_at(q, (uint16_t)i)->io.q = bq;
+	WRITE_ONCE(q->reactor, to);
+	q->vq->reactor = to;
+	WRITE_ONCE(q->moves, q->moves + 1);
+	return reactor_call(to, arrive_here, q);
+}
+
+/* --- the guest is gone --- */
 
 static int abandon_here(void *arg)
 {
@@ -228,6 +317,8 @@ void vhost_blk_queue_abandon(struct vhost_blk_queue *q, void *scratch)
 	q->scratch = scratch;
 	reactor_call(q->reactor, abandon_here, q);
 }
+
+/* --- pause --- */
 
 static int pause_here(void *arg)
 {

@@ -52,6 +52,8 @@ struct vhost_blk_queue {
 	/* hot */
 	struct poller poller;
 	struct task flush;
+	struct bill bill;
+	uint64_t batches;
 	struct virtq *vq;
 	struct bdev_queue *bq;
 	const struct vhost_blk_disk *disk;
@@ -74,7 +76,8 @@ struct vhost_blk_queue {
 	struct watch kick;
 	int kick_fd;
 	struct reactor *reactor;
-	uint64_t kicks;
+	uint64_t kicks, moves;
+	uint64_t billed; /* the balancer's: bill.ticks at its last look */
 };
 
 static inline struct vhost_blk_req *vhost_blk_req_at(struct vhost_blk_queue *q, uint16_t head)
@@ -89,11 +92,18 @@ void vhost_blk_flush(struct task *t);
 
 /*
  * Make a queue for vq and serve it on r. write_through may be changed later with WRITE_ONCE.
- * Session thread. Errors: -ENOMEM, the bdev's.
+ * poll_us: how long it is polled in vain at most, see reactor_set_poll_us(). Session thread.
+ * Errors: -ENOMEM, the bdev's.
  */
 int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, struct virtq *vq,
-			  int kick_fd, struct reactor *r, bool write_through,
+			  int kick_fd, struct reactor *r, uint64_t poll_us, bool write_through,
 			  struct vhost_blk_queue **out, struct err *e);
+/*
+ * Serve it on reactor `to` from now on: what is in flight ends where it began, and meanwhile
+ * nothing new is taken. Under the session's lock. Errors: -EBUSY when that lasts longer than a
+ * second, the bdev's; then it stays where it is, with a sentence.
+ */
+int vhost_blk_queue_move(struct vhost_blk_queue *q, struct reactor *to, struct err *e);
 /* Take nothing more; wait until nothing is in flight; destroy. name is for the log. Session thread.
  */
 void vhost_blk_queue_stop(struct vhost_blk_queue *q, const char *name);

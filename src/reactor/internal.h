@@ -58,7 +58,9 @@ struct uring {
 	unsigned pending;     /* SQEs since the last submit */
 	uint8_t skip_success; /* SQE flag: no completion unless it failed; 0: unknown to the kernel
 			       */
-	uint64_t last_busy;   /* ticks when completions last came */
+	struct patience patience;
+	uint64_t last_busy; /* ticks when kernel I/O last ended */
+	bool slept;	    /* since then */
 	struct uring_fixed fixed;
 };
 
@@ -69,7 +71,6 @@ struct reactor {
 	struct uring uring;
 	struct list armed, timers;
 	struct reactor_stats stats;
-	uint64_t idle_budget;
 	unsigned last_moved;
 
 	int epoll_fd; /* -1 while io_uring works */
@@ -84,7 +85,7 @@ struct reactor {
 	int mail_fd;
 
 	alignas(CACHE_LINE) pthread_t thread;
-	int cpu, tid, index;
+	int cpu, numa_node, tid, index;
 };
 
 /* uring.c */
@@ -104,7 +105,8 @@ void wake_sleep(struct reactor *r, unsigned completions,
 		uint64_t timeout_ns); /* on whichever door there is */
 
 /* reactor.c */
-void reactor_run(struct reactor *r);  /* body of a reactor's thread */
-void reactor_kick(struct reactor *r); /* any thread: end its sleep */
+void patience_adapt(struct patience *p, uint64_t gap); /* a wake-up came so long after work */
+void reactor_run(struct reactor *r);		       /* body of a reactor's thread */
+void reactor_kick(struct reactor *r);		       /* any thread: end its sleep */
 
 #endif

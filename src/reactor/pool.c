@@ -40,6 +40,7 @@ static void *reactor_main(void *arg)
 		s->rc = reactor_create(&r);
 	if (s->rc == 0) {
 		r->cpu = s->cpu;
+		r->numa_node = cpu_numa_node(s->cpu);
 		r->index = s->index;
 		s->r = r;
 	}

@@ -99,13 +99,7 @@ static unsigned reads_shared(struct poller *p)
 	return v ? (unsigned)*v : 0;
 }
 
-static bool never_arms(struct poller *p)
-{
-	(void)p;
-	return false;
-}
-
-static struct poller reader = { .fn = reads_shared, .arm = never_arms };
+static struct poller reader = { .fn = reads_shared, .patience.most = POLL_ALWAYS };
 
 static int add_reader(void *arg)
 {

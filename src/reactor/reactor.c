@@ -11,7 +11,10 @@
 
 /* 100 us: about the cost of waking a halted core on virtual machines, twice that of a hot wake-up
  * on metal. */
-#define IDLE_BUDGET_US 100
+#define POLL_US 100
+
+/* Patience grows from nothing in this many steps, by doubling. */
+#define PATIENCE_FIRST 8
 
 #define TASK_PASSES 8
 #define REST_NS	    1000000
@@ -19,7 +22,7 @@
 __thread struct turn *this_turn;
 struct task task_list_end;
 
-static uint64_t idle_budget_us = IDLE_BUDGET_US;
+static uint64_t poll_us = POLL_US;
 
 static struct reactor *this_reactor(void)
 {
@@ -50,6 +53,19 @@ static unsigned run_posted(struct reactor *r)
 	return n;
 }
 
+void patience_adapt(struct patience *p, uint64_t gap)
+{
+	if (gap <= p->most)
+		p->now = MIN(MAX(p->now * 2, p->most / PATIENCE_FIRST), p->most);
+	else
+		p->now = p->now <= p->most / PATIENCE_FIRST ? 0 : p->now / 2;
+}
+
+static void stop_counting(const struct reactor *r, struct poller *p)
+{
+	WRITE_ONCE(p->turns, p->turns + r->stats.turns - p->since);
+}
+
 static noinline void poller_arm(struct reactor *r, struct poller *p)
 {
 	if (!p->arm(p)) {
@@ -58,7 +74,8 @@ static noinline void poller_arm(struct reactor *r, struct poller *p)
 	}
 	list_del(&p->node);
 	list_add_tail(&r->armed, &p->node);
-	p->state = POLLER_ARMED;
+	stop_counting(r, p);
+	WRITE_ONCE(p->state, POLLER_ARMED);
 }
 
 /* hot */
@@ -75,7 +92,7 @@ static unsigned run_pollers(struct reactor *r)
 		if (n) {
 			p->last_busy = r->turn.now;
 			total += n;
-		} else if (unlikely(r->turn.now - p->last_busy > r->idle_budget) &&
+		} else if (unlikely(r->turn.now - p->last_busy >= p->patience.now) &&
 			   p->state == POLLER_POLLED) {
 			poller_arm(r, p);
 		}
@@ -138,10 +155,40 @@ static unsigned run_timers(struct reactor *r)
 	return n;
 }
 
+static noinline void settle_bills(struct reactor *r, uint64_t passed)
+{
+	struct bill *b = r->turn.bills;
+
+	for (; b; b = b->next) {
+		uint64_t share =
+			b->items == r->turn.billed ? passed : passed * b->items / r->turn.billed;
+
+		WRITE_ONCE(b->ticks, b->ticks + share);
+		b->items = 0;
+	}
+	r->turn.bills = NULL;
+	r->turn.billed = 0;
+}
+
+void turn_unbill(struct bill *b)
+{
+	struct bill **at = &this_turn->bills;
+
+	if (b->items == 0)
+		return;
+	while (*at != b)
+		at = &(*at)->next;
+	*at = b->next;
+	this_turn->billed -= b->items;
+	b->items = 0;
+}
+
 static void account(struct reactor *r, uint64_t now)
 {
 	uint64_t passed = now - r->turn.now;
 
+	if (r->turn.bills)
+		settle_bills(r, passed);
 	if (r->last_moved)
 		WRITE_ONCE(r->stats.busy_ticks, r->stats.busy_ticks + passed);
 	else
@@ -171,7 +218,7 @@ static bool may_sleep(const struct reactor *r)
 {
 	return list_empty(&r->polled) && r->turn.soon == &task_list_end &&
 	       r->turn.flushes == &task_list_end &&
-	       r->turn.now - r->uring.last_busy > r->idle_budget;
+	       r->turn.now - r->uring.last_busy >= r->uring.patience.now;
 }
 
 static uint64_t ns_to_next_timer(const struct reactor *r)
@@ -191,9 +238,13 @@ static void reactor_sleep(struct reactor *r, unsigned completions, uint64_t long
 	atomic_store_explicit(&r->sleeping, true, memory_order_relaxed);
 	full_barrier(); /* sleeping must be visible before the mailbox is read */
 	if (mpsc_empty(&r->mailbox) && !r->stop) {
+		uint64_t start = ticks();
+
+		r->uring.slept = true;
 		WRITE_ONCE(r->stats.sleeps, r->stats.sleeps + 1);
 		wake_sleep(r, completions, MIN(longest_ns, ns_to_next_timer(r)));
 		WRITE_ONCE(r->stats.wakeups, r->stats.wakeups + 1);
+		WRITE_ONCE(r->stats.asleep_ticks, r->stats.asleep_ticks + ticks() - start);
 	}
 	atomic_store_explicit(&r->sleeping, false, memory_order_relaxed);
 }
@@ -236,11 +287,26 @@ void reactor_run(struct reactor *r)
 
 /* --- pollers, timers --- */
 
-void poller_add(struct poller *p)
+uint64_t poller_turns(const struct poller *p, const struct reactor *r)
 {
-	p->state = POLLER_POLLED;
+	uint64_t turns = READ_ONCE(p->turns), since = READ_ONCE(p->since);
+
+	return READ_ONCE(p->state) == POLLER_POLLED ? turns + READ_ONCE(r->stats.turns) - since
+						    : turns;
+}
+
+static void begin_polling(struct poller *p)
+{
+	WRITE_ONCE(p->since, this_reactor()->stats.turns);
+	WRITE_ONCE(p->state, POLLER_POLLED);
 	p->last_busy = this_turn->now;
 	list_add_tail(&this_reactor()->polled, &p->node);
+}
+
+void poller_add(struct poller *p)
+{
+	p->patience.now = p->patience.most;
+	begin_polling(p);
 }
 
 static void poller_unlink(struct poller *p)
@@ -257,16 +323,19 @@ void poller_del(struct poller *p)
 	if (p->state == POLLER_ARMED)
 		p->disarm(p);
 	poller_unlink(p);
-	p->state = POLLER_STOPPED;
+	if (p->state == POLLER_POLLED)
+		stop_counting(this_reactor(), p);
+	WRITE_ONCE(p->state, POLLER_STOPPED);
 }
 
 void poller_wake(struct poller *p)
 {
 	if (p->state != POLLER_ARMED)
 		return;
+	patience_adapt(&p->patience, this_turn->now - p->last_busy);
 	p->disarm(p);
 	poller_unlink(p);
-	poller_add(p);
+	begin_polling(p);
 }
 
 void timer_start(struct timer *t, uint64_t at_ticks)
@@ -290,9 +359,19 @@ void timer_stop(struct timer *t)
 
 /* --- life --- */
 
-void reactor_set_idle_budget_us(uint64_t us)
+void reactor_set_poll_us(uint64_t us)
 {
-	idle_budget_us = us;
+	poll_us = us;
+}
+
+uint64_t reactor_poll_us(void)
+{
+	return poll_us;
+}
+
+uint64_t poll_ticks(uint64_t us)
+{
+	return us == POLL_ALWAYS ? POLL_ALWAYS : ticks_from_us(us);
 }
 
 int reactor_create(struct reactor **out)
@@ -310,9 +389,10 @@ int reactor_create(struct reactor **out)
 	r->turn.soon = r->turn.flushes = &task_list_end;
 	r->turn.soon_last = &r->turn.soon;
 	r->turn.flushes_last = &r->turn.flushes;
-	r->idle_budget = ticks_from_us(idle_budget_us);
+	/* with nothing that polls there is nothing to stay awake for */
+	r->uring.patience.most = ticks_from_us(poll_us == POLL_ALWAYS ? POLL_US : poll_us);
 	r->turn.now = ticks();
-	r->cpu = r->index = -1;
+	r->cpu = r->index = r->numa_node = -1;
 	r->tid = gettid();
 	this_turn = &r->turn;
 	rc = wake_init(r);
@@ -345,6 +425,11 @@ int reactor_cpu(const struct reactor *r)
 	return r->cpu;
 }
 
+int reactor_numa_node(const struct reactor *r)
+{
+	return r->numa_node;
+}
+
 int reactor_tid(const struct reactor *r)
 {
 	return r->tid;
@@ -359,6 +444,8 @@ void reactor_get_stats(const struct reactor *r, struct reactor_stats *s)
 {
 	s->busy_ticks = READ_ONCE(r->stats.busy_ticks);
 	s->idle_ticks = READ_ONCE(r->stats.idle_ticks);
+	s->asleep = atomic_load_explicit(&r->sleeping, memory_order_relaxed);
+	s->asleep_ticks = READ_ONCE(r->stats.asleep_ticks);
 	s->turns = READ_ONCE(r->stats.turns);
 	s->sleeps = READ_ONCE(r->stats.sleeps);
 	s->wakeups = READ_ONCE(r->stats.wakeups);

@@ -37,14 +37,35 @@ struct task {
 
 enum poller_state { POLLER_STOPPED, POLLER_POLLED, POLLER_ARMED };
 
+/*
+ * How long a source may find nothing before it arms, in ticks. It adapts between 0 and `most`: it
+ * grows when a wake-up comes so soon that patience would have spared it, and shrinks when one comes
+ * later than that.
+ */
+struct patience {
+	uint64_t now, most;
+};
+
+#define POLL_ALWAYS UINT64_MAX /* as us or as patience.most: never arm */
+
 struct poller {
 	struct list node;
 	unsigned (*fn)(struct poller *p); /* how many items it moved; 0: idle */
 	bool (*arm)(
 		struct poller *p); /* ask to be woken; false: work came meanwhile, stay polled */
 	void (*disarm)(struct poller *p); /* the wake-up is no longer needed */
-	uint64_t last_busy;		  /* ticks */
+	struct patience patience;
+	uint64_t last_busy; /* ticks */
+	uint64_t since;	    /* the turn in which polling began */
+	uint64_t turns;	    /* polled, before that */
 	enum poller_state state;
+};
+
+/* Who is charged with the time of turns: a disk's ring, say. Only its reactor writes it. */
+struct bill {
+	uint64_t ticks;
+	struct bill *next;
+	uint32_t items; /* of this turn */
 };
 
 struct timer {
@@ -62,7 +83,10 @@ struct watch {
 
 /* Counters, written by the reactor, read relaxed by control threads. */
 struct reactor_stats {
-	uint64_t busy_ticks, idle_ticks, turns, sleeps, wakeups;
+	uint64_t busy_ticks, idle_ticks; /* turns that moved something, and all other time */
+	uint64_t asleep_ticks;		 /* of the idle ones */
+	uint64_t turns, sleeps, wakeups;
+	bool asleep; /* now */
 };
 
 /* --- Life. Control threads. --- */
@@ -99,9 +123,10 @@ int reactor_call(struct reactor *r, int (*fn)(void *arg), void *arg);
 /* Every reactor has passed a turn boundary since the call began: what reactors no longer see may be
  * freed. */
 void reactor_quiesce(void);
-int reactor_cpu(const struct reactor *r);   /* -1: not pinned */
-int reactor_tid(const struct reactor *r);   /* thread id, for people who look at top */
-int reactor_index(const struct reactor *r); /* place in reactors_at() */
+int reactor_cpu(const struct reactor *r);	/* -1: not pinned */
+int reactor_numa_node(const struct reactor *r); /* of its CPU; -1: not known */
+int reactor_tid(const struct reactor *r);	/* thread id, for people who look at top */
+int reactor_index(const struct reactor *r);	/* place in reactors_at() */
 void reactor_get_stats(const struct reactor *r, struct reactor_stats *s);
 
 /* --- The reactor's own thread. --- */
@@ -113,6 +138,8 @@ struct turn {
 	uint64_t now;
 	struct task *soon, **soon_last;
 	struct task *flushes, **flushes_last;
+	struct bill *bills; /* of this turn */
+	uint32_t billed;    /* their items */
 };
 
 extern __thread struct turn *this_turn __attribute__((tls_model("local-exec")));
@@ -151,9 +178,32 @@ static inline void reactor_flush(struct task *t)
 	turn->flushes_last = &t->next;
 }
 
-void poller_add(struct poller *p);  /* starts polled */
+/*
+ * hot. n items of this turn were moved for b's owner. When the turn is over its time is shared out
+ * by items: the clock is read once per turn, not once per owner.
+ */
+static inline void turn_bill(struct bill *b, unsigned n)
+{
+	struct turn *turn = this_turn;
+
+	if (n == 0)
+		return;
+	if (b->items == 0) {
+		b->next = turn->bills;
+		turn->bills = b;
+	}
+	b->items += n;
+	turn->billed += n;
+}
+
+/* b is about to go: what is outstanding of its turn is forgotten. */
+void turn_unbill(struct bill *b);
+
+void poller_add(struct poller *p);  /* starts polled; its patience.most is set */
 void poller_del(struct poller *p);  /* disarms it; harmless when stopped */
 void poller_wake(struct poller *p); /* armed -> polled; harmless otherwise */
+/* In how many turns of r, its reactor, it was polled. Any thread. */
+uint64_t poller_turns(const struct poller *p, const struct reactor *r);
 
 void timer_start(struct timer *t, uint64_t at_ticks); /* restarts a running one */
 void timer_stop(struct timer *t);		      /* harmless when stopped */
@@ -164,7 +214,14 @@ void watch_stop(struct watch *w); /* no call after return; the fd may be closed 
 
 /* --- Settings. --- */
 
-/* How long a source may find nothing before it arms. Control thread, before reactors start. */
-void reactor_set_idle_budget_us(uint64_t us);
+/*
+ * How long a source may find nothing before it arms, at most: 0 (always interrupts), POLL_ALWAYS,
+ * or microseconds. Control thread, before reactors start; kernel I/O goes by it, and pollers that
+ * have no time of their own.
+ */
+void reactor_set_poll_us(uint64_t us);
+uint64_t reactor_poll_us(void);
+/* The same in ticks, for patience.most. */
+uint64_t poll_ticks(uint64_t us);
 
 #endif

@@ -8,6 +8,8 @@
 #include "util/ticks.h"
 #include "util/unit.h"
 
+#define PATIENCE_US 100
+
 static char order[32];
 
 static void note(char c)
@@ -85,7 +87,10 @@ static struct noted noted(char name)
 	return (struct noted){
 		.name = name,
 		.task.fn = task_noted,
-		.poller = { .fn = poll_noted, .arm = arm_noted, .disarm = disarm_noted },
+		.poller = { .fn = poll_noted,
+			    .arm = arm_noted,
+			    .disarm = disarm_noted,
+			    .patience.most = ticks_from_us(PATIENCE_US) },
 	};
 }
 
@@ -158,6 +163,122 @@ static void a_poller_that_cannot_arm_stays(void **state)
 	reactor_turn(*state);
 	assert_int_equal(n.polls, 1);
 	poller_del(&n.poller);
+}
+
+/* Idle for so long, then woken. */
+static void nap(struct noted *n, uint64_t us)
+{
+	uint64_t until = ticks() + ticks_from_us(us);
+
+	while (!n->armed)
+		reactor_turn(reactor_this());
+	while ((int64_t)(ticks() - until) < 0)
+		;
+	reactor_turn(reactor_this());
+	poller_wake(&n->poller);
+	n->work = 1;
+	reactor_turn(reactor_this());
+}
+
+static void patience_follows_the_wake_ups(void **state)
+{
+	struct noted n = noted('n');
+	uint64_t most = n.poller.patience.most;
+
+	(void)state;
+	n.may_arm = true;
+	poller_add(&n.poller);
+	assert_int_equal(n.poller.patience.now, most);
+	for (int i = 0; i < 8; i++) /* whoever sleeps long need not have waited */
+		nap(&n, 4 * PATIENCE_US);
+	assert_int_equal(n.poller.patience.now, 0);
+	for (int i = 0; i < 100 && n.poller.patience.now < most / 2; i++)
+		nap(&n, 0); /* now and then the machine makes one long */
+	assert_true(n.poller.patience.now >= most / 2);
+	poller_del(&n.poller);
+}
+
+static void without_patience_it_arms_at_once(void **state)
+{
+	struct noted n = noted('n');
+
+	n.may_arm = true;
+	n.poller.patience.most = 0;
+	poller_add(&n.poller);
+	reactor_turn(*state);
+	assert_true(n.armed);
+	poller_del(&n.poller);
+}
+
+static void polled_for_ever_it_never_arms(void **state)
+{
+	struct noted n = noted('n');
+
+	n.may_arm = true;
+	n.poller.patience.most = POLL_ALWAYS;
+	poller_add(&n.poller);
+	spin_past_budget(*state);
+	spin_past_budget(*state);
+	assert_false(n.armed);
+	poller_del(&n.poller);
+}
+
+static void turns_are_counted_while_polled(void **state)
+{
+	struct noted n = noted('n');
+
+	n.may_arm = true;
+	n.poller.patience.most = 0;
+	poller_add(&n.poller);
+	n.work = 10;
+	for (int i = 0; i < 11; i++)
+		reactor_turn(*state);
+	assert_true(n.armed);
+	for (int i = 0; i < 100; i++)
+		reactor_turn(*state);
+	assert_in_range(poller_turns(&n.poller, *state), 10, 12);
+	poller_wake(&n.poller);
+	n.work = 5;
+	for (int i = 0; i < 5; i++)
+		reactor_turn(*state);
+	assert_in_range(poller_turns(&n.poller, *state), 14, 18);
+	poller_del(&n.poller);
+}
+
+static struct bill light, heavy, none;
+
+static unsigned poll_bills(struct poller *p)
+{
+	uint64_t until = ticks() + ticks_from_us(50);
+
+	(void)p;
+	while ((int64_t)(ticks() - until) < 0)
+		;
+	turn_bill(&light, 1);
+	turn_bill(&heavy, 2);
+	turn_bill(&none, 5);
+	turn_unbill(&none);
+	turn_bill(&heavy, 1);
+	return 4;
+}
+
+static void time_is_billed_by_items(void **state)
+{
+	struct poller p = { .fn = poll_bills, .patience.most = POLL_ALWAYS };
+	struct reactor_stats before, after;
+
+	reactor_turn(*state);
+	reactor_get_stats(*state, &before);
+	poller_add(&p);
+	for (int i = 0; i < 10; i++)
+		reactor_turn(*state);
+	poller_del(&p);
+	reactor_turn(*state);
+	reactor_get_stats(*state, &after);
+	assert_int_equal(none.ticks, 0);
+	assert_true(light.ticks + heavy.ticks <= after.busy_ticks - before.busy_ticks);
+	assert_true(light.ticks + heavy.ticks + 20 >= after.busy_ticks - before.busy_ticks);
+	assert_true(light.ticks * 3 <= heavy.ticks + 40 && heavy.ticks <= light.ticks * 3 + 40);
 }
 
 static struct noted *victim;
@@ -293,15 +414,13 @@ static void more_operations_than_the_ring_holds(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_turn_has_its_order),
-		TEST(tasks_run_until_none_is_left),
-		TEST(an_idle_poller_arms_and_wakes),
-		TEST(a_poller_that_cannot_arm_stays),
-		TEST(a_poller_may_delete_itself_and_the_next),
-		TEST(timers_run_in_time_order),
-		TEST(a_watch_fires_for_each_event),
-		TEST(an_operation_completes),
-		TEST(more_operations_than_the_ring_holds),
+		TEST(a_turn_has_its_order),	     TEST(tasks_run_until_none_is_left),
+		TEST(an_idle_poller_arms_and_wakes), TEST(a_poller_that_cannot_arm_stays),
+		TEST(patience_follows_the_wake_ups), TEST(without_patience_it_arms_at_once),
+		TEST(polled_for_ever_it_never_arms), TEST(turns_are_counted_while_polled),
+		TEST(time_is_billed_by_items),	     TEST(a_poller_may_delete_itself_and_the_next),
+		TEST(timers_run_in_time_order),	     TEST(a_watch_fires_for_each_event),
+		TEST(an_operation_completes),	     TEST(more_operations_than_the_ring_holds),
 	};
 
 	return RUN_TESTS(tests);

@@ -108,7 +108,17 @@ void uring_submit(struct reactor *r)
 		r->uring.pending = io_uring_sq_ready(&r->uring.ring);
 }
 
-static void complete(struct reactor *r, const struct io_uring_cqe *cqe)
+/* Kernel I/O has ended: the reactor stays awake for a while in case there is more. */
+static void stay_awake(struct reactor *r)
+{
+	if (r->uring.slept)
+		patience_adapt(&r->uring.patience, r->turn.now - r->uring.last_busy);
+	r->uring.slept = false;
+	r->uring.last_busy = r->turn.now;
+}
+
+/* true: an operation; false: a wake-up, or nothing */
+static bool complete(struct reactor *r, const struct io_uring_cqe *cqe)
 {
 	uint64_t tag = cqe->user_data;
 
@@ -118,7 +128,9 @@ static void complete(struct reactor *r, const struct io_uring_cqe *cqe)
 		struct uring_op *op = (struct uring_op *)(uintptr_t)tag;
 
 		op->done(op, cqe->res);
+		return true;
 	}
+	return false;
 }
 
 static noinline unsigned reap(struct reactor *r)
@@ -126,12 +138,13 @@ static noinline unsigned reap(struct reactor *r)
 	struct io_uring_cqe *cqes[REAP_BATCH];
 	unsigned n = io_uring_peek_batch_cqe(&r->uring.ring, cqes, REAP_BATCH);
 
-	if (n == 0)
-		return 0;
+	bool io = false;
+
 	for (unsigned i = 0; i < n; i++)
-		complete(r, cqes[i]);
+		io |= complete(r, cqes[i]);
 	io_uring_cq_advance(&r->uring.ring, n);
-	r->uring.last_busy = r->turn.now;
+	if (io)
+		stay_awake(r);
 	return n;
 }
 

@@ -1,6 +1,7 @@
 #include "util/cpumask.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -122,4 +123,22 @@ char *cpumask_format_list(const cpu_set_t *set, char *buf, size_t size)
 		i = last;
 	}
 	return buf;
+}
+
+int cpu_numa_node(int cpu)
+{
+	char path[64];
+	struct dirent *d;
+	int node = -1;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d", cpu);
+	dir = opendir(path);
+	if (!dir)
+		return -1;
+	while (node < 0 && (d = readdir(dir)))
+		if (sscanf(d->d_name, "node%d", &node) != 1)
+			node = -1;
+	closedir(dir);
+	return node;
 }

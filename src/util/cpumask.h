@@ -17,4 +17,7 @@ char *cpumask_format(const cpu_set_t *set, char *buf, size_t size);
 /* "0,2-4". Returns buf. */
 char *cpumask_format_list(const cpu_set_t *set, char *buf, size_t size);
 
+/* The NUMA node of a CPU; -1: the kernel does not tell. */
+int cpu_numa_node(int cpu);
+
 #endif

@@ -77,9 +77,12 @@ static void range_words(const struct param *p, char *buf, size_t size)
 
 int param_wrong_type(const struct param *p, const char *given, struct err *e)
 {
-	return err_field(e, -EINVAL, p->name, given, param_type_words(p->type),
-			 "Parameter '%.80s' must be %s, not %s.", p->name,
-			 param_type_words(p->type), given);
+	char wanted[64];
+
+	snprintf(wanted, sizeof(wanted), "%s%s%s", param_type_words(p->type), p->top ? " or " : "",
+		 p->top ? p->top : "");
+	return err_field(e, -EINVAL, p->name, given, wanted,
+			 "Parameter '%.80s' must be %s, not %s.", p->name, wanted, given);
 }
 
 static int not_fixed(const struct param *p, int64_t value, struct err *e)
@@ -154,8 +157,12 @@ int param_set_string(const struct param *p, void *args, const char *value, struc
 					 "Parameter '%.80s' is not a UUID.", p->name);
 		return 0;
 	}
+	if (p->top && strcmp(value, p->top) == 0) {
+		*(uint64_t *)param_at(p, args) = UINT64_MAX;
+		return 0;
+	}
 	if (p->type != PARAM_TYPE_STRING)
-		return param_wrong_type(p, "a string", e);
+		return param_wrong_type(p, value, e);
 	if (p->max && strlen(value) > p->max)
 		return err_field(e, -ERANGE, p->name, value, NULL,
 				 "Parameter '%.80s' may have at most %" PRIu64
@@ -242,7 +249,7 @@ int param_set_text(const struct param *p, void *args, const char *text, struct e
 		return set_bool_text(p, args, text, e);
 	case PARAM_TYPE_UINT:
 		if (!size_parse(text, &number))
-			return param_wrong_type(p, text, e);
+			return param_set_string(p, args, text, e);
 		return param_set_uint(p, args, number, e);
 	case PARAM_TYPE_INT:
 		errno = 0;
@@ -343,7 +350,7 @@ void param_print_help(const struct param *table, FILE *out)
 		if (p->required)
 			fprintf(out, "%s%s%s", p->unless ? " (required unless " : " (required",
 				p->unless ? p->unless : "", p->unless ? " is given)" : ")");
-		else if (p->type == PARAM_TYPE_UINT && p->def)
+		else if (p->type == PARAM_TYPE_UINT && p->def && (!p->max || p->def <= p->max))
 			fprintf(out, " (default %" PRIu64 ")", p->def);
 		fputc('\n', out);
 	}

@@ -50,6 +50,7 @@ struct param {
 	bool fixed;	    /* accepted at its default value only; not saved */
 	const char *unless; /* not required when this one is given */
 	const char *alias;  /* a second name that clients send */
+	const char *top;    /* of a UINT: a word that stands for UINT64_MAX */
 	uint64_t min, max, def;
 	const char *help;
 };

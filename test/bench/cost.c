@@ -98,12 +98,6 @@ static unsigned user_poll(struct poller *p)
 	return n;
 }
 
-static bool never_arms(struct poller *p)
-{
-	(void)p;
-	return false;
-}
-
 static void run_bdev(const char *kind, long count)
 {
 	struct bdev_queue *q;
@@ -129,7 +123,7 @@ static void run_bdev(const char *kind, long count)
 		user.free = s;
 	}
 	user.left = count;
-	user.poller = (struct poller){ .fn = user_poll, .arm = never_arms };
+	user.poller = (struct poller){ .fn = user_poll, .patience.most = POLL_ALWAYS };
 	poller_add(&user.poller);
 	while (user.left > 0 || user.in_flight > 0)
 		reactor_turn(reactor);
@@ -201,7 +195,7 @@ static void start_queue(bool packed, bool inflight)
 		die(e.text);
 	if (virtq_begin(vq, &setup, inflight ? &tracked : NULL, &e))
 		die(e.text);
-	if (vhost_blk_queue_start(bdev, &disk, vq, -1, reactor, false, &q, &e))
+	if (vhost_blk_queue_start(bdev, &disk, vq, -1, reactor, POLL_ALWAYS, false, &q, &e))
 		die(e.text);
 }
 

@@ -80,7 +80,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	for (struct rig *r = rigs; r < rigs + 2; r++) {
 		if (virtq_create(&r->setup, &r->vq) || virtq_map(r->vq, &r->setup, guest, &e) ||
 		    virtq_begin(r->vq, &r->setup, NULL, &e) ||
-		    vhost_blk_queue_start(bdev, &disk, r->vq, -1, reactor, false, &r->queue, &e))
+		    vhost_blk_queue_start(bdev, &disk, r->vq, -1, reactor, POLL_ALWAYS, false,
+					  &r->queue, &e))
 			abort();
 		virtq_break(r->vq, "not its turn");
 	}

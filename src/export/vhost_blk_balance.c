@@ -1,0 +1,156 @@
+/*
+ * The balancer: a thread that looks once a second at how busy the reactors are, and moves one ring
+ * from one that has too much to do to the one that has the least.
+ *
+ * A ring is worth moving when that makes the busier of the two less busy than the other was: a
+ * single ring that needs a whole core stays.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <time.h>
+
+#include "bdev/registry.h"
+#include "export/vhost_blk_ctrl.h"
+#include "util/log.h"
+
+#define OVERLOADED 80 /* per cent of a reactor's time that it is busy */
+#define GAP	   20 /* per cent that another must be less busy */
+#define WORTH	   2  /* per cent that a ring must need to be worth moving */
+
+static struct load loads[CPU_SETSIZE];
+static pthread_t thread;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed;
+static bool running, stopping;
+
+struct choice {
+	struct vhost_blk *v;
+	unsigned ring, percent;
+	struct reactor *to;
+};
+
+/* The ring's share of its reactor's time since the last look. */
+static unsigned ring_percent(struct vhost_blk_queue *q)
+{
+	uint64_t ticks = READ_ONCE(q->bill.ticks), used = ticks - q->billed,
+		 passed = loads[reactor_index(q->reactor)].passed;
+
+	q->billed = ticks;
+	return passed ? (unsigned)MIN(used * 100 / passed, 100) : 0;
+}
+
+/* The least busy reactor that may serve v. */
+static int coolest_for(const struct vhost_blk *v)
+{
+	int best = -1;
+
+	for (int i = 0; i < reactors_count(); i++)
+		if (CPU_ISSET(reactor_cpu(reactors_at(i)), &v->cpus) &&
+		    (best < 0 || loads[i].percent < loads[best].percent))
+			best = i;
+	return best;
+}
+
+static void consider(struct choice *c, struct vhost_blk *v, unsigned ring, int hottest)
+{
+	struct vhost_blk_queue *q = v->queue[ring];
+	unsigned need = ring_percent(q);
+	int to = coolest_for(v);
+
+	if (reactor_index(q->reactor) != hottest || to < 0 || need < WORTH || need <= c->percent)
+		return;
+	if (loads[to].percent + GAP > loads[hottest].percent ||
+	    loads[to].percent + need >= loads[hottest].percent)
+		return;
+	*c = (struct choice){ .v = v, .ring = ring, .percent = need, .to = reactors_at(to) };
+}
+
+/* Under the registry's lock. c.v is NULL when all is well. */
+static struct choice choose(void)
+{
+	struct choice c = { 0 };
+	struct vhost_blk *v;
+	int hottest = 0;
+
+	for (int i = 0; i < reactors_count(); i++)
+		load_look(&loads[i], reactors_at(i));
+	for (int i = 1; i < reactors_count(); i++)
+		if (loads[i].percent > loads[hottest].percent)
+			hottest = i;
+	list_for_each (v, &vhost_blk_controllers, node)
+		for (unsigned i = 0; i < v->args->num_queues; i++)
+			if (v->queue[i] && !v->deleting)
+				consider(&c, v, i, hottest);
+	if (loads[hottest].percent < OVERLOADED)
+		c.v = NULL;
+	return c;
+}
+
+static void balance_once(void)
+{
+	struct err e = { 0 };
+	struct choice c;
+
+	pthread_mutex_lock(&vhost_blk_changing);
+	registry_lock();
+	c = choose();
+	registry_unlock();
+	if (c.v && vhost_blk_move_ring(c.v, c.ring, c.to, &e) == 0)
+		log_note("balance: ring %u of %s, which needs %u %% of a CPU, goes to CPU %d",
+			 c.ring, c.v->args->ctrlr, c.percent, reactor_cpu(c.to));
+	else if (c.v)
+		log_warn("balance: %s", e.text);
+	pthread_mutex_unlock(&vhost_blk_changing);
+}
+
+static void *balance_main(void *arg)
+{
+	struct timespec at;
+
+	(void)arg;
+	clock_gettime(CLOCK_MONOTONIC, &at);
+	pthread_mutex_lock(&mutex);
+	while (!stopping) {
+		at.tv_sec++;
+		while (!stopping && pthread_cond_timedwait(&changed, &mutex, &at) != ETIMEDOUT)
+			;
+		if (stopping)
+			break;
+		pthread_mutex_unlock(&mutex);
+		balance_once();
+		pthread_mutex_lock(&mutex);
+	}
+	pthread_mutex_unlock(&mutex);
+	return NULL;
+}
+
+int vhost_blk_balance_start(struct err *e)
+{
+	pthread_condattr_t attr;
+	int rc;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&changed, &attr);
+	pthread_condattr_destroy(&attr);
+	stopping = false;
+	rc = pthread_create(&thread, NULL, balance_main, NULL);
+	if (rc)
+		return err_set(e, -rc, "Cannot start the balancer's thread: %s.", err_words(rc));
+	pthread_setname_np(thread, "balance");
+	running = true;
+	return 0;
+}
+
+void vhost_blk_balance_stop(void)
+{
+	if (!running)
+		return;
+	pthread_mutex_lock(&mutex);
+	stopping = true;
+	pthread_cond_signal(&changed);
+	pthread_mutex_unlock(&mutex);
+	pthread_join(thread, NULL);
+	pthread_cond_destroy(&changed);
+	running = false;
+}
