@@ -87,6 +87,7 @@ struct virtq {
 	uint16_t avail_idx;  /* as last read */
 	uint16_t used_idx;   /* staged */
 	uint16_t published;  /* used_idx as the driver sees it */
+	uint16_t event_at;   /* the avail event index that the driver sees, with EVENT_IDX */
 
 	/* packed: slots, and the AVAIL and USED bits that belong to their laps */
 	uint16_t next, avail_flags; /* of the next chain: the bits that say "available" */

@@ -6,6 +6,8 @@
 #include "virtio/inflight.h"
 #include "virtio/virtq_internal.h"
 
+#define EVENT_STALE 0x8000 /* entries behind; the index has 16 bits */
+
 /* Behind the used ring: 2.7.8 */
 static le16 *avail_event(struct virtq *vq)
 {
@@ -29,8 +31,9 @@ int virtq_split_begin(struct virtq *vq, uint32_t base, struct err *e)
 		f && f->used_before ? (uint16_t)(used_idx + f->resubmit_n) : (uint16_t)base;
 	vq->avail_idx = vq->last_avail;
 	WRITE_ONCE(vq->used->flags, to_le16(0)); /* the first kick starts the ring */
+	vq->event_at = vq->last_avail;
 	if (vq->event_idx)
-		WRITE_ONCE(*avail_event(vq), to_le16(vq->last_avail));
+		WRITE_ONCE(*avail_event(vq), to_le16(vq->event_at));
 	return 0;
 }
 
@@ -84,6 +87,25 @@ take:
 
 /* --- flush --- */
 
+static void ask(struct virtq *vq, le16 *where, uint16_t what)
+{
+	WRITE_ONCE(*where, to_le16(what));
+	if (unlikely(vq->log))
+		virtq_log_part(vq, where, sizeof(*where));
+}
+
+/*
+ * Polled for long, with EVENT_IDX: before the driver's index comes round to the event index and it
+ * kicks in vain, the latter is moved behind all that may be on its way. Rings of more than half the
+ * index space are spared the care: they kick once per lap.
+ */
+static noinline void move_event(struct virtq *vq)
+{
+	vq->event_at = (uint16_t)(vq->last_avail - vq->num - 1);
+	if (vq->num <= EVENT_STALE / 2)
+		ask(vq, avail_event(vq), vq->event_at);
+}
+
 /* Does the driver want an interrupt for the entries [old, used_idx)? 2.7.7, 2.7.10 */
 static inline bool wants_interrupt(struct virtq *vq, uint16_t old)
 {
@@ -124,23 +146,19 @@ unsigned virtq_split_flush(struct virtq *vq)
 		inflight_publish(vq->inflight, vq->pushed, vq->mask, old, vq->used_idx);
 	if (unlikely(vq->log))
 		log_used(vq, old);
+	if (unlikely((uint16_t)(vq->last_avail - vq->event_at) > EVENT_STALE) && vq->event_idx)
+		move_event(vq);
 	virtq_tell(vq, n, wants_interrupt(vq, old));
 	return n;
 }
 
 /* --- kicks --- */
 
-static void ask(struct virtq *vq, le16 *where, uint16_t what)
-{
-	WRITE_ONCE(*where, to_le16(what));
-	if (unlikely(vq->log))
-		virtq_log_part(vq, where, sizeof(*where));
-}
-
 bool virtq_split_enable_kick(struct virtq *vq)
 {
+	vq->event_at = vq->last_avail;
 	if (vq->event_idx)
-		ask(vq, avail_event(vq), vq->last_avail);
+		ask(vq, avail_event(vq), vq->event_at);
 	else
 		ask(vq, &vq->used->flags, 0);
 	full_barrier(); /* the wish must be visible before the avail index is read again */
@@ -154,7 +172,7 @@ void virtq_split_disable_kick(struct virtq *vq)
 {
 	/*
 	 * With EVENT_IDX the event index is left where it is: behind what the driver makes
-	 * available from now on, so that it kicks at most once in 65536 entries.
+	 * available from now on. It stays behind: see move_event().
 	 */
 	if (!vq->event_idx)
 		ask(vq, &vq->used->flags, VIRTQ_USED_F_NO_NOTIFY);

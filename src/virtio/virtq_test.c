@@ -368,6 +368,42 @@ static void kicks_are_asked_for_and_work_is_seen(void **state)
 	assert_int_equal(from_le16(g->used->flags), VIRTQ_USED_F_NO_NOTIFY);
 }
 
+/* vring_need_event(), virtio 1.2, 2.7.10 */
+static bool driver_kicks(const struct guest *g, uint16_t old)
+{
+	uint16_t event = from_le16(*(le16 *)(void *)&g->used->ring[NUM]);
+
+	return (uint16_t)(g->avail_idx - event - 1) < (uint16_t)(g->avail_idx - old);
+}
+
+static void a_polled_ring_is_never_kicked(void **state)
+{
+	struct guest *g = *state;
+	struct virtq_chain c;
+
+	g->setup.features = FEATURE(VIRTIO_F_EVENT_IDX);
+	g->vq->event_idx = true;
+	assert_int_equal(virtq_begin(g->vq, &g->setup, NULL, NULL), 0);
+	make_simple(g);
+	assert_true(virtq_enable_kick(g->vq));
+	publish(g, 0);
+	assert_true(driver_kicks(g, 0)); /* the one that wakes it */
+	virtq_disable_kick(g->vq);
+	for (unsigned i = 0; i < 200000; i++) {
+		assert_int_equal(virtq_pop(g->vq, &c), 1);
+		virtq_push(g->vq, 0, 1);
+		virtq_flush(g->vq);
+		publish(g, 0);
+		assert_false(driver_kicks(g, (uint16_t)(g->avail_idx - 1)));
+	}
+	assert_int_equal(virtq_pop(g->vq, &c), 1);
+	virtq_push(g->vq, 0, 1);
+	virtq_flush(g->vq);
+	assert_true(virtq_enable_kick(g->vq));
+	publish(g, 0);
+	assert_true(driver_kicks(g, (uint16_t)(g->avail_idx - 1)));
+}
+
 static void rings_must_lie_in_one_region_and_be_aligned(void **state)
 {
 	struct guest *g = *state;
@@ -439,6 +475,7 @@ int main(void)
 		TEST(a_head_in_flight_is_not_taken_twice),
 		TEST(a_head_beyond_the_ring_breaks_it),
 		TEST(kicks_are_asked_for_and_work_is_seen),
+		TEST(a_polled_ring_is_never_kicked),
 		TEST(rings_must_lie_in_one_region_and_be_aligned),
 		TEST(what_was_in_flight_is_served_again),
 	};
