@@ -117,7 +117,7 @@ void vhost_blk_flush(struct task *t)
 
 	unsigned n = virtq_flush(q->vq);
 
-	q->inflight -= n;
+	WRITE_ONCE(q->inflight, q->inflight - n);
 	turn_bill(&q->bill, n);
 	if (unlikely(q->drained) && q->inflight == 0) {
 		sem_t *drained = q->drained;
@@ -423,8 +423,8 @@ static always_inline unsigned take_batch(struct vhost_blk_queue *q, bool packed)
 		else if (!take_any(q))
 			break;
 	}
-	q->inflight += n;
-	WRITE_ONCE(q->batches, q->batches + (n > 0));
+	WRITE_ONCE(q->inflight, q->inflight + n);
+	WRITE_ONCE(q->batches, q->batches + 1);
 	turn_bill(&q->bill, n);
 	return n;
 }

@@ -134,7 +134,7 @@ static bool serve(struct vhost_blk *v, int fd)
 	bool stop;
 
 	v->features = 0;
-	v->write_through = true;
+	WRITE_ONCE(v->write_through, true);
 	if (!set_connected(v, true)) {
 		close(fd);
 		return true;
@@ -399,7 +399,7 @@ static void describe(const struct vhost_blk *v, struct vhost_blk_ring_info *ring
 		.socket = v->socket,
 		.connected = v->connected,
 		.session = v->sessions,
-		.write_through = v->write_through,
+		.write_through = READ_ONCE(v->write_through),
 		.rings = rings,
 		.totals = v->gone,
 	};

@@ -32,7 +32,7 @@ static void set_write_through(struct vhost_blk *v)
 
 	if (wce)
 		recall_writeback(v);
-	v->write_through = wce ? !v->config.writeback : !flush;
+	WRITE_ONCE(v->write_through, wce ? !v->config.writeback : !flush);
 	if (wce && v->mode_known)
 		vhost_session_note_set(v->session, v->config.writeback);
 	for (uint64_t i = 0; i < v->args->num_queues; i++)

@@ -55,10 +55,13 @@ static unsigned run_posted(struct reactor *r)
 
 void patience_adapt(struct patience *p, uint64_t gap)
 {
+	uint64_t first = p->most / PATIENCE_FIRST, now;
+
 	if (gap <= p->most)
-		p->now = MIN(MAX(p->now * 2, p->most / PATIENCE_FIRST), p->most);
+		now = MIN(MAX(p->now * 2, first), p->most);
 	else
-		p->now = p->now <= p->most / PATIENCE_FIRST ? 0 : p->now / 2;
+		now = p->now <= first ? 0 : p->now / 2;
+	WRITE_ONCE(p->now, now);
 }
 
 static void stop_counting(const struct reactor *r, struct poller *p)
@@ -155,19 +158,32 @@ static unsigned run_timers(struct reactor *r)
 	return n;
 }
 
-static noinline void settle_bills(struct reactor *r, uint64_t passed)
+static noinline void share_out(struct turn *turn, uint64_t passed)
 {
-	struct bill *b = r->turn.bills;
+	uint64_t items = 0;
 
-	for (; b; b = b->next) {
-		uint64_t share =
-			b->items == r->turn.billed ? passed : passed * b->items / r->turn.billed;
-
-		WRITE_ONCE(b->ticks, b->ticks + share);
+	for (const struct bill *b = turn->bills; b; b = b->next)
+		items += b->items;
+	for (struct bill *b = turn->bills; b; b = b->next) {
+		WRITE_ONCE(b->ticks, b->ticks + passed * b->items / items);
 		b->items = 0;
 	}
-	r->turn.bills = NULL;
-	r->turn.billed = 0;
+}
+
+/* hot */
+static void settle_bills(struct turn *turn, uint64_t passed)
+{
+	struct bill *b = turn->bills;
+
+	if (!b)
+		return;
+	if (unlikely(b->next)) {
+		share_out(turn, passed);
+	} else {
+		WRITE_ONCE(b->ticks, b->ticks + passed);
+		b->items = 0;
+	}
+	turn->bills = NULL;
 }
 
 void turn_unbill(struct bill *b)
@@ -179,7 +195,6 @@ void turn_unbill(struct bill *b)
 	while (*at != b)
 		at = &(*at)->next;
 	*at = b->next;
-	this_turn->billed -= b->items;
 	b->items = 0;
 }
 
@@ -187,8 +202,7 @@ static void account(struct reactor *r, uint64_t now)
 {
 	uint64_t passed = now - r->turn.now;
 
-	if (r->turn.bills)
-		settle_bills(r, passed);
+	settle_bills(&r->turn, passed);
 	if (r->last_moved)
 		WRITE_ONCE(r->stats.busy_ticks, r->stats.busy_ticks + passed);
 	else
@@ -305,7 +319,7 @@ static void begin_polling(struct poller *p)
 
 void poller_add(struct poller *p)
 {
-	p->patience.now = p->patience.most;
+	WRITE_ONCE(p->patience.now, p->patience.most);
 	begin_polling(p);
 }
 

@@ -139,7 +139,6 @@ struct turn {
 	struct task *soon, **soon_last;
 	struct task *flushes, **flushes_last;
 	struct bill *bills; /* of this turn */
-	uint32_t billed;    /* their items */
 };
 
 extern __thread struct turn *this_turn __attribute__((tls_model("local-exec")));
@@ -193,7 +192,6 @@ static inline void turn_bill(struct bill *b, unsigned n)
 		turn->bills = b;
 	}
 	b->items += n;
-	turn->billed += n;
 }
 
 /* b is about to go: what is outstanding of its turn is forgotten. */

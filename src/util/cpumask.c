@@ -78,11 +78,15 @@ int cpumask_parse(const char *text, cpu_set_t *set, struct err *e)
 
 	CPU_ZERO(&parsed);
 	ok = list ? parse_list(text, &parsed) : parse_mask(text, &parsed);
-	if (!ok || CPU_COUNT(&parsed) == 0)
+	if (ok && CPU_COUNT(&parsed) == 0)
+		return err_field(e, -EINVAL, "cpumask", text, "at least one CPU",
+				 "'%.80s' names no CPU.", text);
+	if (!ok)
 		return err_field(
 			e, -EINVAL, "cpumask", text, "a mask like 0x3 or a list like [0,2-4]",
-			"'%.80s' is not a set of CPUs. Give a mask like 0x3 or a list like [0,2-4].",
-			text);
+			"'%.80s' is not a set of CPUs. Give a mask like 0x3 or a list like [0,2-4], of "
+			"CPUs 0 to %d.",
+			text, CPU_SETSIZE - 1);
 	*set = parsed;
 	return 0;
 }
