@@ -13,6 +13,7 @@
 
 #include "bdev/registry.h"
 #include "cmd/cmd.h"
+#include "cmd/isolate.h"
 #include "ctl/config.h"
 #include "ctl/server.h"
 #include "export/list.h"
@@ -231,6 +232,8 @@ static int start(struct options *o, struct err *e)
 		leave_reactor_cpus(&cpus);
 	if (rc == 0 && o->config)
 		rc = config_load_file(o->config, e);
+	if (rc == 0 && o->isolate)
+		rc = isolate_start(e);
 	if (rc == 0 && o->balance)
 		rc = vhost_blk_balance_start(e);
 	if (rc == 0)
@@ -263,6 +266,7 @@ static void stop(int status)
 		pthread_detach(watchdog);
 	server_close();
 	vhost_blk_balance_stop();
+	isolate_stop();
 	vhost_blk_delete_all();
 	server_stop();
 	vhost_blk_delete_all(); /* what the last requests have made */

@@ -5,23 +5,16 @@
  * A ring is worth moving when that makes the busier of the two less busy than the other was: a
  * single ring that needs a whole core stays.
  */
-#include <errno.h>
-#include <pthread.h>
-#include <time.h>
-
 #include "bdev/registry.h"
 #include "export/vhost_blk_ctrl.h"
 #include "util/log.h"
+#include "util/ticker.h"
 
 #define OVERLOADED 80 /* per cent of a reactor's time that it is busy */
 #define GAP	   20 /* per cent that another must be less busy */
 #define WORTH	   2  /* per cent that a ring must need to be worth moving */
 
 static struct load loads[CPU_SETSIZE];
-static pthread_t thread;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed;
-static bool running, stopping;
 
 struct choice {
 	struct vhost_blk *v;
@@ -103,54 +96,14 @@ static void balance_once(void)
 	pthread_mutex_unlock(&vhost_blk_changing);
 }
 
-static void *balance_main(void *arg)
-{
-	struct timespec at;
-
-	(void)arg;
-	clock_gettime(CLOCK_MONOTONIC, &at);
-	pthread_mutex_lock(&mutex);
-	while (!stopping) {
-		at.tv_sec++;
-		while (!stopping && pthread_cond_timedwait(&changed, &mutex, &at) != ETIMEDOUT)
-			;
-		if (stopping)
-			break;
-		pthread_mutex_unlock(&mutex);
-		balance_once();
-		pthread_mutex_lock(&mutex);
-	}
-	pthread_mutex_unlock(&mutex);
-	return NULL;
-}
+static struct ticker ticker = { .fn = balance_once, .seconds = 1, .name = "balance" };
 
 int vhost_blk_balance_start(struct err *e)
 {
-	pthread_condattr_t attr;
-	int rc;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&changed, &attr);
-	pthread_condattr_destroy(&attr);
-	stopping = false;
-	rc = pthread_create(&thread, NULL, balance_main, NULL);
-	if (rc)
-		return err_set(e, -rc, "Cannot start the balancer's thread: %s.", err_words(rc));
-	pthread_setname_np(thread, "balance");
-	running = true;
-	return 0;
+	return ticker_start(&ticker, e);
 }
 
 void vhost_blk_balance_stop(void)
 {
-	if (!running)
-		return;
-	pthread_mutex_lock(&mutex);
-	stopping = true;
-	pthread_cond_signal(&changed);
-	pthread_mutex_unlock(&mutex);
-	pthread_join(thread, NULL);
-	pthread_cond_destroy(&changed);
-	running = false;
+	ticker_stop(&ticker);
 }

@@ -402,3 +402,13 @@ def test_cpus_that_may_not_be_used():
         daemon.spawn()
         assert daemon.wait(10) != 0
         assert f"this process may use {allowed[0]}" in daemon.log(), daemon.log()
+
+
+def test_isolate_says_what_shares_the_cpus():
+    with open("/sys/devices/system/cpu/isolated", encoding="utf-8") as file:
+        isolated = file.read().strip()
+    with Daemon(arguments=["--isolate"]) as daemon:
+        assert ("the scheduler may put other threads on CPUs" in daemon.log()) or isolated, daemon.log()
+        assert daemon.rpc("spdk_get_version")
+    with Daemon() as daemon:
+        assert "isolate:" not in daemon.log()

@@ -109,6 +109,13 @@ def eventfd():
     return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
+def readable(fd, seconds):
+    """select() has no room for many fds."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 def connect(unix_socket, path, deadline):
     """A full backlog (EAGAIN, as a socket with a time-out does not block) may empty before the deadline."""
     end = time.monotonic() + deadline
@@ -230,7 +237,7 @@ class Connection:
 
     def is_quiet(self, seconds=0.1):
         """True if nothing, not even a close, comes for so long."""
-        return not select.select([self.socket], [], [], seconds)[0]
+        return not readable(self.socket, seconds)
 
     def serves(self):
         """True if the daemon still answers here."""
@@ -460,7 +467,7 @@ class Ring:
             left = end - time.monotonic()
             assert left > 0, f"{sum(not r.done for r in wanted)} of {len(wanted)} requests not completed"
             # The call is only a hint here: a ring without a working call fd must be reaped too.
-            if select.select([self.call_fd], [], [], min(left, 0.02))[0]:
+            if readable(self.call_fd, min(left, 0.02)):
                 self.drain_call()
 
     def drain_call(self):
