@@ -60,6 +60,7 @@ bench: deps
 	scripts/cost-lines vhost-null vhost-null-packed
 	scripts/check quiet
 	scripts/bench
+	scripts/bench-cores
 
 format:
 	find src test -name '*.[ch]' | xargs clang-format -i
