@@ -414,9 +414,9 @@ static always_inline unsigned take_batch(struct vhost_blk_queue *q, bool packed)
 	const uint32_t header = sizeof(struct virtio_blk_req_hdr);
 	struct virtq *vq = q->vq;
 	struct virtq_framed f;
-	unsigned n;
+	unsigned n, most = this_turn->batch;
 
-	for (n = 0; n < VHOST_BLK_BATCH; n++) {
+	for (n = 0; n < most; n++) {
 		if (likely(packed ? virtq_packed_pop_framed(vq, header, 1, &f)
 				  : virtq_split_pop_framed(vq, header, 1, &f)))
 			start_framed(take(q, f.head), &f);

@@ -10,7 +10,6 @@
 #define VHOST_BLK_SEG_MAX 254
 #define VHOST_BLK_RANGES  8   /* of one DISCARD or WRITE_ZEROES */
 #define VHOST_BLK_LISTS	  256 /* requests of many pieces that one ring may have in flight */
-#define VHOST_BLK_BATCH	  32  /* requests one ring may start per turn */
 
 /* What requests need to know of the disk. */
 struct vhost_blk_disk {

@@ -133,12 +133,20 @@ void reactor_get_stats(const struct reactor *r, struct reactor_stats *s);
 
 struct reactor *reactor_this(void); /* NULL on other threads */
 
+/*
+ * How many requests a source may take in a turn. Where one that has little to do shares the reactor
+ * with one that has much, fewer: then the turns are short, and the former does not wait long.
+ */
+#define TURN_BATCH 32
+
 /* The part of a reactor that every request touches, for the inline functions below. */
 struct turn {
 	uint64_t now;
 	struct task *soon, **soon_last;
 	struct task *flushes, **flushes_last;
 	struct bill *bills; /* of this turn */
+	uint32_t batch;	    /* how much a source may take in it: at most TURN_BATCH */
+	uint64_t even_at;   /* ticks: when it may be TURN_BATCH again */
 };
 
 extern __thread struct turn *this_turn __attribute__((tls_model("local-exec")));

@@ -281,6 +281,43 @@ static void time_is_billed_by_items(void **state)
 	assert_true(light.ticks * 3 <= heavy.ticks + 40 && heavy.ticks <= light.ticks * 3 + 40);
 }
 
+static unsigned few, many;
+
+static unsigned poll_unevenly(struct poller *p)
+{
+	uint64_t until = ticks() + ticks_from_us(20);
+
+	(void)p;
+	while ((int64_t)(ticks() - until) < 0)
+		;
+	turn_bill(&light, few);
+	turn_bill(&heavy, many);
+	return 1;
+}
+
+static void turns_are_short_where_little_meets_much(void **state)
+{
+	struct poller p = { .fn = poll_unevenly, .patience.most = POLL_ALWAYS };
+	uint64_t until;
+
+	assert_int_equal(this_turn->batch, TURN_BATCH);
+	poller_add(&p);
+	few = many = 64; /* two that have much */
+	for (int i = 0; i < 3; i++)
+		reactor_turn(*state);
+	assert_int_equal(this_turn->batch, TURN_BATCH);
+	few = 2;
+	for (int i = 0; i < 3; i++)
+		reactor_turn(*state);
+	assert_in_range(this_turn->batch, 1, 4); /* 66 items in 20 us: 600 ns each */
+	few = 64;
+	until = ticks() + ticks_from_us(3000);
+	while ((int64_t)(ticks() - until) < 0)
+		reactor_turn(*state);
+	assert_int_equal(this_turn->batch, TURN_BATCH);
+	poller_del(&p);
+}
+
 static struct noted *victim;
 
 static unsigned poll_kills(struct poller *p)
@@ -414,13 +451,21 @@ static void more_operations_than_the_ring_holds(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_turn_has_its_order),	     TEST(tasks_run_until_none_is_left),
-		TEST(an_idle_poller_arms_and_wakes), TEST(a_poller_that_cannot_arm_stays),
-		TEST(patience_follows_the_wake_ups), TEST(without_patience_it_arms_at_once),
-		TEST(polled_for_ever_it_never_arms), TEST(turns_are_counted_while_polled),
-		TEST(time_is_billed_by_items),	     TEST(a_poller_may_delete_itself_and_the_next),
-		TEST(timers_run_in_time_order),	     TEST(a_watch_fires_for_each_event),
-		TEST(an_operation_completes),	     TEST(more_operations_than_the_ring_holds),
+		TEST(a_turn_has_its_order),
+		TEST(tasks_run_until_none_is_left),
+		TEST(an_idle_poller_arms_and_wakes),
+		TEST(a_poller_that_cannot_arm_stays),
+		TEST(patience_follows_the_wake_ups),
+		TEST(without_patience_it_arms_at_once),
+		TEST(polled_for_ever_it_never_arms),
+		TEST(turns_are_counted_while_polled),
+		TEST(time_is_billed_by_items),
+		TEST(turns_are_short_where_little_meets_much),
+		TEST(a_poller_may_delete_itself_and_the_next),
+		TEST(timers_run_in_time_order),
+		TEST(a_watch_fires_for_each_event),
+		TEST(an_operation_completes),
+		TEST(more_operations_than_the_ring_holds),
 	};
 
 	return RUN_TESTS(tests);

@@ -121,8 +121,9 @@ void watch_stop(struct watch *w)
 }
 
 /*
- * ended: the kernel has dropped the multishot poll, after a full completion queue or, with res < 0,
- * for an fd that cannot be polled. The latter is not tried again: it would end at once, for ever.
+ * ended: the kernel has dropped the multishot poll, after a full completion queue (of which some
+ * kernels make -ECANCELED) or, with another res < 0, for an fd that cannot be polled. The latter is
+ * not tried again: it would end at once, for ever.
  */
 void wake_fire(struct reactor *r, uint64_t tag, int res, bool ended)
 {
@@ -134,7 +135,7 @@ void wake_fire(struct reactor *r, uint64_t tag, int res, bool ended)
 	w = r->slots[slot].watch;
 	if (!w)
 		return;
-	if (ended && res >= 0)
+	if (ended && (res >= 0 || res == -ECANCELED))
 		poll_multishot(r, w);
 	w->fn(w);
 }

@@ -223,6 +223,8 @@ bool virtq_enable_kick(struct virtq *vq)
 {
 	if (vq->broken)
 		return true;
+	if (vq->resubmitting) /* no kick will tell of those */
+		return false;
 	return vq->packed ? virtq_packed_enable_kick(vq) : virtq_split_enable_kick(vq);
 }
 
