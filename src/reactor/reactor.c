@@ -145,7 +145,8 @@ static void run_flushes(struct reactor *r)
 {
 	while (r->turn.flushes != &task_list_end)
 		run_list(&r->turn.flushes, &r->turn.flushes_last);
-	uring_submit(r);
+	if (unlikely(r->uring.pending))
+		uring_submit(r);
 }
 
 static unsigned run_timers(struct reactor *r)

@@ -96,11 +96,9 @@ void uring_signal(struct reactor *r, int fd)
 	sqe->user_data = URING_IGNORE;
 }
 
-/* The turn's flush: one system call for all SQEs, none when there are none. */
+/* The turn's flush: one system call for all SQEs. */
 void uring_submit(struct reactor *r)
 {
-	if (likely(r->uring.pending == 0))
-		return;
 	r->uring.pending = 0;
 	/* -EBUSY and -EAGAIN leave SQEs in the ring; the next turn sends them again. */
 	if (unlikely(io_uring_submit(&r->uring.ring) < 0) ||
