@@ -22,10 +22,20 @@ static const char *bare_mask(const cpu_set_t *cpus, char *buf)
 	return cpumask_format(cpus, buf, MASK_TEXT) + 2;
 }
 
-static void only(int cpu, cpu_set_t *cpus)
+/* A reactor as a thread. */
+struct identity {
+	char name[32];
+	unsigned id;
+	cpu_set_t cpus;
+};
+
+static struct identity identify(const struct reactor *r)
 {
-	CPU_ZERO(cpus);
-	CPU_SET(cpu, cpus);
+	struct identity i = { .id = (unsigned)reactor_index(r) + 1 };
+
+	snprintf(i.name, sizeof(i.name), "reactor/%d", reactor_cpu(r));
+	CPU_SET(reactor_cpu(r), &i.cpus);
+	return i;
 }
 
 static uint64_t elapsed(const struct vhost_blk_info *i)
@@ -75,15 +85,12 @@ static int add_if_home(const struct vhost_blk_info *i, void *arg)
 static json_t *threads_of(const struct reactor *r, uint64_t lived)
 {
 	struct at_home h = { reactor_cpu(r), json_array() };
-	char mask[MASK_TEXT], name[32];
-	cpu_set_t cpus;
+	struct identity i = identify(r);
+	char mask[MASK_TEXT];
 
-	only(h.cpu, &cpus);
-	snprintf(name, sizeof(name), "reactor/%d", h.cpu);
-	json_array_append_new(h.list,
-			      json_pack("{s:s, s:i, s:s, s:I}", "name", name, "id",
-					reactor_index(r) + 1, "cpumask", bare_mask(&cpus, mask),
-					"elapsed", (json_int_t)lived));
+	json_array_append_new(h.list, json_pack("{s:s, s:i, s:s, s:I}", "name", i.name, "id", i.id,
+						"cpumask", bare_mask(&i.cpus, mask), "elapsed",
+						(json_int_t)lived));
 	vhost_blk_for_each(add_if_home, &h);
 	return h.list;
 }
@@ -156,16 +163,12 @@ static int get_stats(const struct rpc_method *m, void **args, json_t **result, s
 	(void)args;
 	(void)e;
 	for (int i = 0; i < reactors_count(); i++) {
-		const struct reactor *r = reactors_at(i);
+		struct identity r = identify(reactors_at(i));
 		struct reactor_stats s;
-		char name[32];
-		cpu_set_t cpus;
 
-		reactor_get_stats(r, &s);
-		only(reactor_cpu(r), &cpus);
-		snprintf(name, sizeof(name), "reactor/%d", reactor_cpu(r));
-		json_array_append_new(list, thread_stats(name, (unsigned)reactor_index(r) + 1,
-							 &cpus, s.busy_ticks, s.idle_ticks, 0, 0));
+		reactor_get_stats(reactors_at(i), &s);
+		json_array_append_new(list, thread_stats(r.name, r.id, &r.cpus, s.busy_ticks,
+							 s.idle_ticks, 0, 0));
 	}
 	vhost_blk_for_each(add_stats, list);
 	*result = answer("threads", list);
@@ -208,12 +211,10 @@ static int get_pollers(const struct rpc_method *m, void **args, json_t **result,
 	(void)args;
 	(void)e;
 	for (int i = 0; i < reactors_count(); i++) {
-		const struct reactor *r = reactors_at(i);
-		char name[32];
+		struct identity r = identify(reactors_at(i));
 
-		snprintf(name, sizeof(name), "reactor/%d", reactor_cpu(r));
-		json_array_append_new(list, thread_pollers(name, (unsigned)reactor_index(r) + 1,
-							   json_array(), json_array()));
+		json_array_append_new(list,
+				      thread_pollers(r.name, r.id, json_array(), json_array()));
 	}
 	vhost_blk_for_each(add_pollers, list);
 	*result = answer("threads", list);
