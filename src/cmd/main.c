@@ -14,6 +14,7 @@ static const struct {
 	{ "serve", cmd_serve, "the daemon: serve disks to virtual machines" },
 	{ "rpc", cmd_rpc, "send a request to a daemon and print its answer" },
 	{ "perf", cmd_perf, "measure a disk without a virtual machine" },
+	{ "list", cmd_list, "the NVMe devices of this machine and who uses them" },
 };
 
 const char *default_folder(void)
