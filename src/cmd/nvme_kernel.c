@@ -115,17 +115,18 @@ static void look_at_holder(const struct block *b, const char *holder)
 		add_user(b, "held by", holder);
 }
 
+/* In the order of the numbers in the names. Returns the sum of what fn does. */
 static int each_entry(const char *dir, int (*fn)(const char *name, void *arg), void *arg)
 {
-	const struct dirent *entry;
-	DIR *d = opendir(dir);
-	int n = 0;
+	struct dirent **entries = NULL;
+	int all = scandir(dir, &entries, NULL, versionsort), n = 0;
 
-	while (d && (entry = readdir(d)))
-		if (entry->d_name[0] != '.')
-			n += fn(entry->d_name, arg);
-	if (d)
-		closedir(d);
+	for (int i = 0; i < all; i++) {
+		if (entries[i]->d_name[0] != '.')
+			n += fn(entries[i]->d_name, arg);
+		free(entries[i]);
+	}
+	free(entries);
 	return n;
 }
 

@@ -94,19 +94,19 @@ def test_devices_in_order():
     with machine() as m:
         m.nvme("10000:e1:00.0", 2)
         m.device("0000:81:00.0", "vfio-pci", current_link_width="255", numa_node="-1")
-        m.nvme("0000:01:00.0", 0, namespaces=(1, 7))
+        m.nvme("0000:01:00.0", 0, namespaces=(10, 1, 7))
         m.link("sys/bus/pci/devices/0000:01:00.0/iommu_group", "../../../kernel/iommu_groups/14")
         first, second, third = m.list("--json")
         assert [d["bdf"] for d in (first, second, third)] == ["0000:01:00.0", "0000:81:00.0", "10000:e1:00.0"]
         assert first["model"] == "Samsung SSD 980 PRO 1TB" and first["serial"] == "S5GXNF0R123450"
         assert first["driver"] == "nvme" and first["iommu_group"] == 14 and first["pci_ids"] == "144d:a80a"
         assert first["link"] == {"gt_per_s": 8.0, "width": 4} and first["link_possible"] == {"gt_per_s": 16.0, "width": 4}
-        assert sorted(n["name"] for n in first["namespaces"]) == ["nvme0n1", "nvme0n7"]
+        assert [n["name"] for n in first["namespaces"]] == ["nvme0n1", "nvme0n7", "nvme0n10"]
         assert all(n["size"] == 1953525168 * 512 and n["used_by"] == [] for n in first["namespaces"])
         assert second["driver"] == "vfio-pci" and second["link"] is None and second["numa_node"] == -1
         assert "model" not in second and "namespaces" not in second
         table = m.list().splitlines()
-        assert "8x4 of 16x4" in table[1] and "2.0 TB" in table[1] and table[1].endswith("Samsung SSD 980 PRO 1TB"), table
+        assert "8x4 of 16x4" in table[1] and "3.0 TB" in table[1] and table[1].endswith("Samsung SSD 980 PRO 1TB"), table
         assert len(table) == 4 and " - " in table[2]
 
 
