@@ -46,20 +46,6 @@ bool file_lock_held(const struct stat *st)
 	return held;
 }
 
-/* A process that was killed a moment ago holds its files until its last I/O has ended. */
-static int lock_patiently(int fd, const struct flock *range)
-{
-	const struct timespec pause = { .tv_nsec = 10000000 };
-	unsigned tries = FILE_BUSY_MS / 10;
-
-	while (fcntl(fd, F_OFD_SETLK, range) < 0) {
-		if ((errno != EAGAIN && errno != EACCES) || tries-- == 0)
-			return -errno;
-		nanosleep(&pause, NULL);
-	}
-	return 0;
-}
-
 /*
  * The lock belongs to the open file description that the I/O goes through, so that after a SIGKILL
  * it lives on until the kernel has ended the last write: no successor writes before that.
@@ -72,16 +58,16 @@ static int acquire(int fd, const char *path, int *lock_fd, struct err *e)
 		.l_start = FIRST_BYTE,
 		.l_len = BYTES,
 	};
-	int rc = lock_patiently(fd, &range);
 
-	if (rc == -EAGAIN || rc == -EACCES)
+	if (fcntl(fd, F_OFD_SETLK, &range) < 0) {
+		if (errno != EAGAIN && errno != EACCES)
+			return -errno;
 		return err_field(
 			e, -EBUSY, "filename", path, NULL,
 			"'%.150s' is in use: another process (riffle, QEMU) has it open for "
 			"writing. Two writers would destroy it.",
 			path);
-	if (rc)
-		return rc;
+	}
 	*lock_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	return *lock_fd < 0 ? -errno : 0;
 }
@@ -110,25 +96,41 @@ static int take_new(int fd, const char *path, const struct stat *st, struct file
 	return 0;
 }
 
-int file_lock_take(int fd, const char *path, struct file_lock **out, struct err *e)
+static int take(int fd, const char *path, const struct stat *st, struct file_lock **out,
+		struct err *e)
 {
 	struct file_lock *l;
-	struct stat st;
 	int rc = 0;
 
-	if (fstat(fd, &st) < 0)
-		return err_set(e, -errno, "'%.150s' cannot be examined: %s.", path,
-			       err_words(errno));
 	pthread_mutex_lock(&mutex);
-	l = find(&st);
+	l = find(st);
 	if (l) {
 		l->refs++;
 		*out = l;
 	} else {
-		rc = take_new(fd, path, &st, out, e);
+		rc = take_new(fd, path, st, out, e);
 	}
 	pthread_mutex_unlock(&mutex);
 	return rc;
+}
+
+/* A process that was killed a moment ago holds its files until its last I/O has ended. Others need
+ * not wait for that with us. */
+int file_lock_take(int fd, const char *path, struct file_lock **out, struct err *e)
+{
+	const struct timespec pause = { .tv_nsec = 10000000 };
+	struct stat st;
+	int rc;
+
+	if (fstat(fd, &st) < 0)
+		return err_set(e, -errno, "'%.150s' cannot be examined: %s.", path,
+			       err_words(errno));
+	for (unsigned tries = FILE_BUSY_MS / 10;; tries--) {
+		rc = take(fd, path, &st, out, e);
+		if (rc != -EBUSY || tries == 0)
+			return rc;
+		nanosleep(&pause, NULL);
+	}
 }
 
 void file_lock_drop(struct file_lock *l)

@@ -72,7 +72,8 @@ static unsigned long seen[CPU_SETSIZE]; /* by reactor */
 
 static unsigned long more_evictions(int i)
 {
-	unsigned long now = evictions(reactor_tid(reactors_at(i))), more = now - seen[i];
+	unsigned long now = evictions(reactor_tid(reactors_at(i))),
+		      more = now > seen[i] ? now - seen[i] : 0;
 
 	seen[i] = now;
 	return more;

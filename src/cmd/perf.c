@@ -42,6 +42,7 @@ static void usage(FILE *out)
 		"      --rate IOPS     at most so many per target, all workers together\n"
 		"      --pid PID       also show the CPU time per I/O of this process (a daemon)\n"
 		"      --percentiles[=P,...]  print these percentiles of the latency, or a usual choice\n"
+		"      --sleep         file targets from depth 16 on: sleep for some completions instead of spinning\n"
 		"      --histogram     print the histogram (error: at most 0.8 %%) as HdrHistogram does\n"
 		"  -j, --json          print JSON\n"
 		"  -h, --help          say this\n\n"

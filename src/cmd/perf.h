@@ -42,6 +42,7 @@ struct perf_options {
 	const char *job;
 	bool random, verify, size_given, json, histogram, all_percentiles;
 	bool quiet; /* no progress on a terminal */
+	bool sleep; /* for kernel I/O, instead of spinning */
 	unsigned read_percent;
 	uint64_t io_size, time_ms, warmup_ms, span, rate;
 	struct perf_depths depths;

@@ -16,6 +16,7 @@ enum {
 	OPT_RATE,
 	OPT_PID,
 	OPT_PERCENTILES,
+	OPT_SLEEP,
 	OPT_HISTOGRAM,
 	OPT_ROUNDS,
 	OPT_HTML,
@@ -36,6 +37,7 @@ static const struct option longs[] = {
 	{ "pid", required_argument, NULL, OPT_PID },
 	{ "percentiles", optional_argument, NULL, OPT_PERCENTILES },
 	{ "histogram", no_argument, NULL, OPT_HISTOGRAM },
+	{ "sleep", no_argument, NULL, OPT_SLEEP },
 	{ "rounds", required_argument, NULL, OPT_ROUNDS },
 	{ "html", required_argument, NULL, OPT_HTML },
 	{ "paths", required_argument, NULL, OPT_PATHS },
@@ -292,6 +294,9 @@ static int set_option(struct perf_command *c, int option, const char *value)
 		return set_pid(c, value);
 	case OPT_PERCENTILES:
 		return set_percentiles(c, value);
+	case OPT_SLEEP:
+		o->sleep = true;
+		return 0;
 	case OPT_HISTOGRAM:
 		o->histogram = true;
 		return 0;

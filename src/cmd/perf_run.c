@@ -14,7 +14,7 @@
 #include "mem/mem.h"
 #include "util/ticks.h"
 
-/* From this depth on a worker sleeps for completions, for so many at a time at most. */
+/* With --sleep: from this depth on, for so many completions at a time at most. */
 #define REST_DEPTH 16
 #define REST_MOST  16u
 
@@ -88,16 +88,15 @@ static void look_for_failures(struct worker_part *w)
 }
 
 /*
- * Kernel I/O at depth: spinning would find completions a little earlier, one by one, and take CPU
- * time from the kernel (or the hypervisor) that has to bring them. Measured on a file at depth 32:
- * a quarter of the CPU time, and more I/O.
+ * With --sleep: kernel I/O at depth. Spinning finds completions a little earlier, one by one, and
+ * takes CPU time from the kernel (or the hypervisor) that has to bring them.
  */
 static unsigned worth_waiting_for(const struct worker_part *w)
 {
 	const struct perf_options *o = w->run->o;
 	uint32_t inflight = 0;
 
-	if (o->rate || o->verify)
+	if (!o->sleep || o->rate || o->verify)
 		return 0;
 	for (unsigned i = 0; i < o->targets_n; i++) {
 		if (!w->run->targets[i].bdev->kernel_io)

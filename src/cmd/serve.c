@@ -27,14 +27,16 @@
 /* How long a stop may take: after that I/O which does not return is left to the kernel. */
 #define STOP_DEADLINE_S 3
 
-#define POLL_US_MAX 1000000
+#define POLL_US_MAX	1000000
+#define BALANCE_PERCENT 80
 
 enum { OPT_POLL_US = 256, OPT_BALANCE, OPT_ISOLATE };
 
 struct options {
 	const char *cpumask, *rpc_socket, *folder, *config;
 	uint64_t poll_us;
-	bool balance, isolate;
+	uint64_t balance; /* per cent, see vhost_blk_balance_start(); 0: off */
+	bool isolate;
 	bool verbose;
 	bool claimed; /* the RPC socket is ours */
 };
@@ -52,7 +54,8 @@ static void usage(FILE *out)
 		"      --poll-us US       how long an idle queue is polled before it waits for an interrupt, at most:\n"
 		"                         0 (always interrupts) to 1000000, or always (never sleep; default: %" PRIu64
 		")\n"
-		"      --balance          move busy queues away from overloaded reactors while they run\n"
+		"      --balance[=PERCENT] move busy queues away from reactors that are busy for so much of their time\n"
+		"                         (default: 80)\n"
 		"      --isolate          warn when something else runs on the reactors' CPUs\n"
 		"  -v, --verbose          log more (SIGUSR1 turns it on and off)\n"
 		"  -h, --help             say this\n",
@@ -72,6 +75,16 @@ static bool parse_poll_us(const char *text, uint64_t *us)
 	return true;
 }
 
+/* text: NULL is the default. */
+static bool parse_percent(const char *text, uint64_t *percent)
+{
+	*percent = BALANCE_PERCENT;
+	if (!text || (size_parse(text, percent) && *percent >= 1 && *percent <= 100))
+		return true;
+	fprintf(stderr, "riffle serve: --balance takes 1 to 100 per cent, not '%s'.\n", text);
+	return false;
+}
+
 /* -1: go on; else the exit status */
 static int parse(int argc, char **argv, struct options *o)
 {
@@ -84,7 +97,7 @@ static int parse(int argc, char **argv, struct options *o)
 		{ "verbose", no_argument, NULL, 'v' },
 		{ "help", no_argument, NULL, 'h' },
 		{ "poll-us", required_argument, NULL, OPT_POLL_US },
-		{ "balance", no_argument, NULL, OPT_BALANCE },
+		{ "balance", optional_argument, NULL, OPT_BALANCE },
 		{ "isolate", no_argument, NULL, OPT_ISOLATE },
 		{ 0 },
 	};
@@ -115,7 +128,8 @@ static int parse(int argc, char **argv, struct options *o)
 				return EXIT_USAGE;
 			break;
 		case OPT_BALANCE:
-			o->balance = true;
+			if (!parse_percent(optarg, &o->balance))
+				return EXIT_USAGE;
 			break;
 		case OPT_ISOLATE:
 			o->isolate = true;
@@ -235,7 +249,7 @@ static int start(struct options *o, struct err *e)
 	if (rc == 0 && o->isolate)
 		rc = isolate_start(e);
 	if (rc == 0 && o->balance)
-		rc = vhost_blk_balance_start(e);
+		rc = vhost_blk_balance_start((unsigned)o->balance, e);
 	if (rc == 0)
 		rc = server_start(e);
 	if (rc == 0)

@@ -54,9 +54,11 @@ void vhost_blk_delete_all(void);
  */
 int vhost_blk_set_cpumask(const char *name, const char *cpumask, struct err *e);
 
-/* Once a second, move a busy ring away from an overloaded reactor (design.md, "Placement"). Errors:
- * the kernel's, with a sentence. */
-int vhost_blk_balance_start(struct err *e);
+/*
+ * Once a second, move a busy ring away from a reactor that is busy for so many per cent of its time
+ * (design.md, "Placement"). Errors: the kernel's, with a sentence.
+ */
+int vhost_blk_balance_start(unsigned percent, struct err *e);
 void vhost_blk_balance_stop(void); /* harmless when it was not started */
 
 /* What rings have done. */

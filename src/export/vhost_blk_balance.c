@@ -9,16 +9,20 @@
 #include "export/vhost_blk_ctrl.h"
 #include "util/log.h"
 #include "util/ticker.h"
+#include "util/ticks.h"
 
-#define OVERLOADED 80 /* per cent of a reactor's time that it is busy */
-#define GAP	   20 /* per cent that another must be less busy */
-#define WORTH	   2  /* per cent that a ring must need to be worth moving */
+#define GAP	  20 /* per cent that another must be less busy */
+#define WORTH	  2  /* per cent that a ring must need to be worth moving */
+#define LEAVE_MS  20 /* how long a ring may wait for its I/O */
+#define PUT_OFF_S 60 /* when it could not leave */
 
+static unsigned overloaded; /* per cent of a reactor's time that it is busy, from which on it is */
 static struct load loads[CPU_SETSIZE];
 
 struct choice {
 	struct vhost_blk *v;
 	unsigned ring, percent;
+	unsigned hot; /* per cent that the ring's reactor is busy */
 	struct reactor *to;
 };
 
@@ -44,39 +48,45 @@ static int coolest_for(const struct vhost_blk *v)
 	return best;
 }
 
-static void consider(struct choice *c, struct vhost_blk *v, unsigned ring, int hottest)
+/* Better than what was chosen so far: of the busiest reactor that can be relieved, the ring that
+ * needs most. */
+static void consider(struct choice *c, struct vhost_blk *v, unsigned ring)
 {
 	struct vhost_blk_queue *q = v->queue[ring];
-	unsigned need = ring_percent(q);
+	unsigned need = ring_percent(q), hot = loads[reactor_index(q->reactor)].percent;
 	int to = coolest_for(v);
 
-	if (reactor_index(q->reactor) != hottest || to < 0 || need < WORTH || need <= c->percent)
+	if (hot < overloaded || to < 0 || need < WORTH || ticks() < q->leave_at)
 		return;
-	if (loads[to].percent + GAP > loads[hottest].percent ||
-	    loads[to].percent + need >= loads[hottest].percent)
+	if (hot < c->hot || (hot == c->hot && need <= c->percent))
 		return;
-	*c = (struct choice){ .v = v, .ring = ring, .percent = need, .to = reactors_at(to) };
+	if (loads[to].percent + GAP > hot || loads[to].percent + need >= hot)
+		return;
+	*c = (struct choice){ v, ring, need, hot, reactors_at(to) };
 }
 
-/* Under the registry's lock. c.v is NULL when all is well. */
+/* Under the registry's lock. v is NULL when there is nothing to do. */
 static struct choice choose(void)
 {
 	struct choice c = { 0 };
 	struct vhost_blk *v;
-	int hottest = 0;
 
 	for (int i = 0; i < reactors_count(); i++)
 		load_look(&loads[i], reactors_at(i));
-	for (int i = 1; i < reactors_count(); i++)
-		if (loads[i].percent > loads[hottest].percent)
-			hottest = i;
 	list_for_each (v, &vhost_blk_controllers, node)
 		for (unsigned i = 0; i < v->args->num_queues; i++)
 			if (v->queue[i] && !v->deleting)
-				consider(&c, v, i, hottest);
-	if (loads[hottest].percent < OVERLOADED)
-		c.v = NULL;
+				consider(&c, v, i);
 	return c;
+}
+
+/* Waiting in vain for its I/O has cost the guest that long: not again soon. */
+static void put_off(const struct choice *c)
+{
+	registry_lock();
+	if (c->v->queue[c->ring])
+		c->v->queue[c->ring]->leave_at = ticks() + PUT_OFF_S * ticks_hz();
+	registry_unlock();
 }
 
 static void balance_once(void)
@@ -88,18 +98,21 @@ static void balance_once(void)
 	registry_lock();
 	c = choose();
 	registry_unlock();
-	if (c.v && vhost_blk_move_ring(c.v, c.ring, c.to, &e) == 0)
+	if (c.v && vhost_blk_move_ring(c.v, c.ring, c.to, LEAVE_MS, &e) == 0) {
 		log_note("balance: ring %u of %s, which needs %u %% of a CPU, goes to CPU %d",
 			 c.ring, c.v->args->ctrlr, c.percent, reactor_cpu(c.to));
-	else if (c.v)
-		log_warn("balance: %s", e.text);
+	} else if (c.v) {
+		log_note("balance: %s", e.text);
+		put_off(&c);
+	}
 	pthread_mutex_unlock(&vhost_blk_changing);
 }
 
 static struct ticker ticker = { .fn = balance_once, .seconds = 1, .name = "balance" };
 
-int vhost_blk_balance_start(struct err *e)
+int vhost_blk_balance_start(unsigned percent, struct err *e)
 {
+	overloaded = percent;
 	return ticker_start(&ticker, e);
 }
 

@@ -20,6 +20,7 @@
 #define QUEUES_DEFAULT \
 	VHOST_RINGS_MAX /* QEMU asks for one per virtual CPU; unused ones cost nothing */
 #define RETIRE_MS 50
+#define MOVE_MS	  1000 /* how long a ring that is to move waits for its I/O, and for its session */
 
 const struct param vhost_blk_params[] = {
 	PARAM_STRING(struct vhost_blk_args, ctrlr, .required = true, .min = 1, .max = 90,
@@ -363,6 +364,8 @@ void vhost_blk_delete_all(void)
 		registry_lock();
 		if (!list_empty(&vhost_blk_controllers)) {
 			v = list_entry(vhost_blk_controllers.next, struct vhost_blk, node);
+			if (!v->deleting) /* made since then */
+				stop_begin(v);
 			list_del(&v->node);
 		}
 		registry_unlock();
@@ -433,6 +436,7 @@ int vhost_blk_for_each(int (*fn)(const struct vhost_blk_info *info, void *arg), 
 
 /* --- where its rings run --- */
 
+/* Under the session's lock, so that no ring starts by the old mask and is overlooked. */
 static int replace_cpumask(struct vhost_blk *v, const char *cpumask, struct err *e)
 {
 	char *copy = cpumask && *cpumask ? strdup(cpumask) : NULL;
@@ -441,6 +445,8 @@ static int replace_cpumask(struct vhost_blk *v, const char *cpumask, struct err 
 
 	if (rc == 0 && cpumask && *cpumask && !copy)
 		rc = err_set(e, -ENOMEM, "Out of memory.");
+	if (rc == 0)
+		rc = vhost_blk_session_lock(v, MOVE_MS, e);
 	if (rc) {
 		free(copy);
 		return rc;
@@ -450,21 +456,57 @@ static int replace_cpumask(struct vhost_blk *v, const char *cpumask, struct err 
 	free(v->args->cpumask);
 	v->args->cpumask = copy;
 	registry_unlock();
+	pthread_mutex_unlock(&v->session_lock);
 	return 0;
+}
+
+static struct vhost_blk *find_locked(const char *name)
+{
+	struct vhost_blk *v;
+
+	registry_lock();
+	v = find(name);
+	registry_unlock();
+	return v;
+}
+
+/* Move one ring that should be elsewhere. false: there is none; *rc is what came of it. */
+static bool move_one(const char *name, bool *tried, int *rc, struct err *e)
+{
+	struct vhost_blk *v;
+	struct reactor *to;
+	struct err again;
+	unsigned ring;
+	int moved;
+
+	pthread_mutex_lock(&vhost_blk_changing);
+	v = find_locked(name);
+	to = v ? vhost_blk_misplaced(v, tried, &ring) : NULL;
+	if (to) {
+		moved = vhost_blk_move_ring(v, ring, to, MOVE_MS, *rc ? &again : e);
+		tried[ring] = moved != 0;
+		*rc = *rc ? *rc : moved;
+	}
+	pthread_mutex_unlock(&vhost_blk_changing);
+	return to != NULL;
 }
 
 int vhost_blk_set_cpumask(const char *name, const char *cpumask, struct err *e)
 {
+	bool tried[VHOST_RINGS_MAX] = { false };
 	struct vhost_blk *v;
 	int rc;
 
 	pthread_mutex_lock(&vhost_blk_changing);
-	registry_lock();
-	v = find(name);
-	registry_unlock();
+	v = find_locked(name);
 	rc = v ? replace_cpumask(v, cpumask, e) : not_found(name, e);
-	if (rc == 0)
-		rc = vhost_blk_spread(v, e);
 	pthread_mutex_unlock(&vhost_blk_changing);
+	if (rc)
+		return rc;
+	/* One at a time, so that others who wait for the lock come in between; and no longer than
+	 * rings that start meanwhile could make it. */
+	for (unsigned i = 0; i < 2 * VHOST_RINGS_MAX; i++)
+		if (!move_one(name, tried, &rc, e))
+			break;
 	return rc;
 }

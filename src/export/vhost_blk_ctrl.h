@@ -62,10 +62,15 @@ void vhost_blk_seat(const struct reactor *r, int rings);
 /* The reactor for one more ring of v. Under the registry's lock. */
 struct reactor *vhost_blk_place(const struct vhost_blk *v);
 void vhost_blk_totals_add(struct vhost_blk_totals *t, const struct vhost_blk_queue *q);
-/* Move ring i, if it runs, to `to`. Under vhost_blk_changing. Errors: -EBUSY, with a sentence. */
-int vhost_blk_move_ring(struct vhost_blk *v, unsigned i, struct reactor *to, struct err *e);
-/* Move rings until they are evenly on the reactors of v->cpus and on no others. As above. */
-int vhost_blk_spread(struct vhost_blk *v, struct err *e);
+/* Errors: -EBUSY, when the control thread has had it for so long, with a sentence. */
+int vhost_blk_session_lock(struct vhost_blk *v, unsigned ms, struct err *e);
+/* Move ring i, if it runs, to `to`. It waits so long for the session and for the ring's I/O. Under
+ * vhost_blk_changing. Errors: -EBUSY, with a sentence. */
+int vhost_blk_move_ring(struct vhost_blk *v, unsigned i, struct reactor *to, unsigned ms,
+			struct err *e);
+/* The next ring, not tried yet, that is where it may not be, or where two more are than elsewhere:
+ * the reactor that it should be on. NULL: there is none. As above. */
+struct reactor *vhost_blk_misplaced(struct vhost_blk *v, const bool *tried, unsigned *ring);
 
 /* All controllers, in order of creation; under the registry's lock. */
 extern struct list vhost_blk_controllers;

@@ -8,8 +8,8 @@
 #include "util/cpumask.h"
 #include "util/ticks.h"
 
-#define SESSION_S 2 /* how long a session may be busy before moving its rings is given up */
-#define LOAD_MS	  200
+#define LOAD_MS	 200
+#define STALE_MS 10000 /* a look so old that it says nothing of now */
 
 /* --- who may serve --- */
 
@@ -78,13 +78,16 @@ static uint64_t looked; /* ticks */
 
 static void look_at_loads(void)
 {
-	uint64_t now = ticks();
+	uint64_t now = ticks(), age = now - looked;
 
-	if (looked && now - looked < ticks_hz() / 1000 * LOAD_MS)
+	if (looked && age < ticks_hz() / 1000 * LOAD_MS)
 		return;
 	looked = now;
-	for (int i = 0; i < reactors_count(); i++)
+	for (int i = 0; i < reactors_count(); i++) {
 		load_look(&lately[i], reactors_at(i));
+		if (age > ticks_hz() / 1000 * STALE_MS)
+			lately[i].percent = 0;
+	}
 }
 
 void vhost_blk_seat(const struct reactor *r, int rings)
@@ -133,29 +136,28 @@ void vhost_blk_totals_add(struct vhost_blk_totals *t, const struct vhost_blk_que
 
 /* --- moving --- */
 
-static int lock_session(struct vhost_blk *v, struct err *e)
+int vhost_blk_session_lock(struct vhost_blk *v, unsigned ms, struct err *e)
 {
-	struct timespec until;
+	struct timespec until = time_in_ms(ms);
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += SESSION_S;
 	if (pthread_mutex_timedlock(&v->session_lock, &until) == 0)
 		return 0;
 	return err_set(e, -EBUSY,
-		       "'%.80s' has been busy with its front-end for %d s. Try again later.",
-		       v->args->ctrlr, SESSION_S);
+		       "'%.80s' has been busy with its front-end for %u ms. Try again later.",
+		       v->args->ctrlr, ms);
 }
 
-int vhost_blk_move_ring(struct vhost_blk *v, unsigned i, struct reactor *to, struct err *e)
+int vhost_blk_move_ring(struct vhost_blk *v, unsigned i, struct reactor *to, unsigned ms,
+			struct err *e)
 {
 	struct reactor *from;
-	int rc = lock_session(v, e);
+	int rc = vhost_blk_session_lock(v, ms, e);
 
 	if (rc)
 		return rc;
 	if (v->queue[i] && v->queue[i]->reactor != to) {
 		from = v->queue[i]->reactor;
-		rc = vhost_blk_queue_move(v->queue[i], to, e);
+		rc = vhost_blk_queue_move(v->queue[i], to, ms, e);
 		if (rc == 0) {
 			registry_lock();
 			vhost_blk_seat(from, -1);
@@ -167,9 +169,7 @@ int vhost_blk_move_ring(struct vhost_blk *v, unsigned i, struct reactor *to, str
 	return rc;
 }
 
-/* A ring that is where it may not be, or where two more are than elsewhere, and its better place.
- */
-static struct reactor *find_misplaced(struct vhost_blk *v, unsigned *ring)
+struct reactor *vhost_blk_misplaced(struct vhost_blk *v, const bool *tried, unsigned *ring)
 {
 	struct reactor *to = NULL;
 
@@ -177,7 +177,7 @@ static struct reactor *find_misplaced(struct vhost_blk *v, unsigned *ring)
 	for (unsigned i = 0; !to && !v->deleting && i < v->args->num_queues; i++) {
 		struct reactor *at, *better;
 
-		if (!v->queue[i])
+		if (!v->queue[i] || tried[i])
 			continue;
 		at = v->queue[i]->reactor;
 		better = vhost_blk_place(v);
@@ -188,20 +188,4 @@ static struct reactor *find_misplaced(struct vhost_blk *v, unsigned *ring)
 	}
 	registry_unlock();
 	return to;
-}
-
-int vhost_blk_spread(struct vhost_blk *v, struct err *e)
-{
-	struct reactor *to;
-	unsigned ring;
-	int rc = 0;
-
-	/* Each move mends one ring, and a front-end may start others meanwhile. */
-	for (uint64_t i = 0; rc == 0 && i < 2 * v->args->num_queues; i++) {
-		to = find_misplaced(v, &ring);
-		if (!to)
-			break;
-		rc = vhost_blk_move_ring(v, ring, to, e);
-	}
-	return rc;
 }

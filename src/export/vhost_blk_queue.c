@@ -7,9 +7,9 @@
 
 #include "export/vhost_blk_queue.h"
 #include "util/log.h"
+#include "util/ticks.h"
 
 #define DRAIN_LOG_S 5
-#define MOVE_S	    1 /* how long a ring waits for its I/O before it is moved */
 
 /* --- polled or armed --- */
 
@@ -46,6 +46,12 @@ static void vhost_blk_kicked(struct watch *w)
 {
 	struct vhost_blk_queue *q = container_of(w, struct vhost_blk_queue, kick);
 
+	if (unlikely(q->stale_kick)) {
+		/* Or a new one on top of it: waking is harmless, and a kick must not be missed. */
+		q->stale_kick = false;
+		poller_wake(&q->poller);
+		return;
+	}
 	WRITE_ONCE(q->kicks, q->kicks + 1);
 	if (likely(q->started)) {
 		if (unlikely(q->kicks == 2) && virtq_looks_unshared(q->vq))
@@ -232,6 +238,7 @@ static int arrive_here(void *arg)
 		q->kick_fd = -1;
 		q->started = true;
 	}
+	q->stale_kick = q->started && q->kick_fd >= 0;
 	if (q->started && !q->paused)
 		begin_polling(q);
 	return 0;
@@ -249,7 +256,7 @@ static int stay_here(void *arg)
 }
 
 /* true: nothing is in flight and nothing is polled. */
-static bool leave(struct vhost_blk_queue *q)
+static bool leave(struct vhost_blk_queue *q, unsigned ms)
 {
 	struct leave s = { .q = q };
 	struct timespec until;
@@ -257,8 +264,7 @@ static bool leave(struct vhost_blk_queue *q)
 
 	sem_init(&s.drained, 0, 0);
 	if (reactor_call(q->reactor, leave_here, &s)) {
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += MOVE_S;
+		until = time_in_ms(ms);
 		while (sem_timedwait(&s.drained, &until) < 0) {
 			if (errno != ETIMEDOUT)
 				continue;
@@ -272,7 +278,8 @@ static bool leave(struct vhost_blk_queue *q)
 	return left;
 }
 
-int vhost_blk_queue_move(struct vhost_blk_queue *q, struct reactor *to, struct err *e)
+int vhost_blk_queue_move(struct vhost_blk_queue *q, struct reactor *to, unsigned drain_ms,
+			 struct err *e)
 {
 	struct bdev_queue *bq;
 	int rc;
@@ -282,12 +289,12 @@ int vhost_blk_queue_move(struct vhost_blk_queue *q, struct reactor *to, struct e
 	rc = bdev_queue_open(q->bq->bdev, to, &bq, e);
 	if (rc)
 		return rc;
-	if (!leave(q)) {
+	if (!leave(q, drain_ms)) {
 		bdev_queue_close(bq);
 		return err_set(e, -EBUSY,
 			       "Ring %u of '%.80s' stays on CPU %d: its I/O has not ended within "
-			       "%d s. Is '%.80s' stuck? Else try again later.",
-			       q->vq->index, q->vq->name, reactor_cpu(q->reactor), MOVE_S,
+			       "%u ms. Is '%.80s' stuck? Else try again later.",
+			       q->vq->index, q->vq->name, reactor_cpu(q->reactor), drain_ms,
 			       q->bq->bdev->name);
 	}
 	bdev_queue_close(q->bq);

@@ -76,7 +76,12 @@ struct vhost_blk_queue {
 	int kick_fd;
 	struct reactor *reactor;
 	uint64_t kicks, moves;
-	uint64_t billed; /* the balancer's: bill.ticks at its last look */
+	bool stale_kick; /* after a move: the eventfd tells of kicks that the last reactor has seen
+			  */
+
+	/* The balancer's. */
+	uint64_t billed;   /* bill.ticks at its last look */
+	uint64_t leave_at; /* ticks: not to be moved before, since it could not leave */
 };
 
 static inline struct vhost_blk_req *vhost_blk_req_at(struct vhost_blk_queue *q, uint16_t head)
@@ -99,10 +104,11 @@ int vhost_blk_queue_start(struct bdev *b, const struct vhost_blk_disk *disk, str
 			  struct vhost_blk_queue **out, struct err *e);
 /*
  * Serve it on reactor `to` from now on: what is in flight ends where it began, and meanwhile
- * nothing new is taken. Under the session's lock. Errors: -EBUSY when that lasts longer than a
- * second, the bdev's; then it stays where it is, with a sentence.
+ * nothing new is taken. Under the session's lock. Errors: -EBUSY when that lasts longer than
+ * drain_ms, the bdev's; then it stays where it is, with a sentence.
  */
-int vhost_blk_queue_move(struct vhost_blk_queue *q, struct reactor *to, struct err *e);
+int vhost_blk_queue_move(struct vhost_blk_queue *q, struct reactor *to, unsigned drain_ms,
+			 struct err *e);
 /* Take nothing more; wait until nothing is in flight; destroy. name is for the log. Session thread.
  */
 void vhost_blk_queue_stop(struct vhost_blk_queue *q, const char *name);

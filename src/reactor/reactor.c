@@ -16,10 +16,11 @@
 /* Patience grows from nothing in this many steps, by doubling. */
 #define PATIENCE_FIRST 8
 
-/* A turn of sources of which one has UNEVEN times as much to do as another shall last so long, and
- * those that come within EVEN_AFTER_US of it, too. */
+/* Turns in which one source has UNEVEN times as much to do as another shall last so long, and so
+ * shall those that come within EVEN_AFTER_US of them. */
 #define SLICE_NS      300
 #define UNEVEN	      4
+#define UNEVEN_TURNS  4 /* in a row, of those that are shared */
 #define EVEN_AFTER_US 1000
 
 #define TASK_PASSES 8
@@ -165,7 +166,7 @@ static unsigned run_timers(struct reactor *r)
 	return n;
 }
 
-/* A source with few items in a turn beside one with many: short turns for a while. */
+/* Short turns for a while. */
 static void shorten_turns(struct turn *turn, uint64_t passed, uint64_t items)
 {
 	/* Each request is two items, its beginning and its end. */
@@ -175,17 +176,32 @@ static void shorten_turns(struct turn *turn, uint64_t passed, uint64_t items)
 	turn->even_at = turn->now + ticks_from_us(EVEN_AFTER_US);
 }
 
-static noinline void share_out(struct turn *turn, uint64_t passed)
+/*
+ * The bill with by far the most items of this turn, beside another whose request began and ended in
+ * it: only such a one is so fast that the length of a turn matters. NULL: there is none.
+ */
+static struct bill *much_beside_little(const struct turn *turn)
 {
-	uint32_t most = 0, least = UINT32_MAX;
-	uint64_t items = 0;
+	struct bill *most = turn->bills;
+	uint32_t least = UINT32_MAX;
 
-	for (const struct bill *b = turn->bills; b; b = b->next) {
-		items += b->items;
-		most = MAX(most, b->items);
+	for (struct bill *b = turn->bills; b; b = b->next) {
+		most = b->items > most->items ? b : most;
 		least = MIN(least, b->items);
 	}
-	if (least < most / UNEVEN)
+	return least >= 2 && least < most->items / UNEVEN ? most : NULL;
+}
+
+static noinline void share_out(struct turn *turn, uint64_t passed)
+{
+	struct bill *most = much_beside_little(turn);
+	uint64_t items = 0;
+
+	for (const struct bill *b = turn->bills; b; b = b->next)
+		items += b->items;
+	turn->most_turns = most && most == turn->most ? turn->most_turns + 1 : 0;
+	turn->most = most;
+	if (turn->most_turns >= UNEVEN_TURNS)
 		shorten_turns(turn, passed, items);
 	for (struct bill *b = turn->bills; b; b = b->next) {
 		WRITE_ONCE(b->ticks, b->ticks + passed * b->items / items);

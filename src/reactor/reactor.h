@@ -6,7 +6,7 @@
  * used indexes, doorbells, io_uring_enter - is a flush, once per turn. Reactors share nothing;
  * other threads reach them with reactor_post() and reactor_call() only.
  *
- * A source of work is polled or armed. A poller that finds nothing for the idle budget is asked to
+ * A source of work is polled or armed. A poller whose patience ends (struct patience) is asked to
  * arm: it requests a wake-up from its other side, looks once more, and leaves the poll list; the
  * wake-up (a struct watch on an eventfd, usually) calls poller_wake() and puts it back. A reactor
  * whose poll list is empty sleeps in one system call.
@@ -144,9 +144,11 @@ struct turn {
 	uint64_t now;
 	struct task *soon, **soon_last;
 	struct task *flushes, **flushes_last;
-	struct bill *bills; /* of this turn */
-	uint32_t batch;	    /* how much a source may take in it: at most TURN_BATCH */
-	uint64_t even_at;   /* ticks: when it may be TURN_BATCH again */
+	struct bill *bills;  /* of this turn */
+	uint32_t batch;	     /* how much a source may take in it: at most TURN_BATCH */
+	uint64_t even_at;    /* ticks: when it may be TURN_BATCH again */
+	struct bill *most;   /* whose items were by far the most in the last shared turn, */
+	unsigned most_turns; /* and in how many shared turns before it */
 };
 
 extern __thread struct turn *this_turn __attribute__((tls_model("local-exec")));

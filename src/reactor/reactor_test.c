@@ -306,8 +306,12 @@ static void turns_are_short_where_little_meets_much(void **state)
 	for (int i = 0; i < 3; i++)
 		reactor_turn(*state);
 	assert_int_equal(this_turn->batch, TURN_BATCH);
+	few = 1; /* a slow one, whose requests end in later turns */
+	for (int i = 0; i < 20; i++)
+		reactor_turn(*state);
+	assert_int_equal(this_turn->batch, TURN_BATCH);
 	few = 2;
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 10; i++)
 		reactor_turn(*state);
 	assert_in_range(this_turn->batch, 1, 4); /* 66 items in 20 us: 600 ns each */
 	few = 64;

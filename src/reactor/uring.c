@@ -169,8 +169,8 @@ void uring_sleep(struct reactor *r, unsigned completions, uint64_t timeout_ns)
 	};
 	struct io_uring_cqe *cqe;
 
-	r->uring.pending = 0;
-	if (io_uring_submit_and_wait_timeout(&r->uring.ring, &cqe, completions,
-					     timeout_ns == UINT64_MAX ? NULL : &ts, NULL) < 0)
-		r->uring.pending = io_uring_sq_ready(&r->uring.ring);
+	/* What a full or busy ring leaves is sent again by the next turn. */
+	io_uring_submit_and_wait_timeout(&r->uring.ring, &cqe, completions,
+					 timeout_ns == UINT64_MAX ? NULL : &ts, NULL);
+	r->uring.pending = io_uring_sq_ready(&r->uring.ring);
 }

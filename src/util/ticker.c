@@ -19,6 +19,7 @@ static void *ticker_main(void *arg)
 			break;
 		pthread_mutex_unlock(&t->lock);
 		t->fn();
+		clock_gettime(CLOCK_MONOTONIC, &at); /* never two close together */
 		pthread_mutex_lock(&t->lock);
 	}
 	pthread_mutex_unlock(&t->lock);

@@ -38,3 +38,17 @@ uint64_t ticks_hz(void)
 	pthread_once(&once, measure);
 	return hz;
 }
+
+struct timespec time_in_ms(unsigned ms)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	t.tv_sec += ms / 1000;
+	t.tv_nsec += ms % 1000 * 1000000l;
+	if (t.tv_nsec >= 1000000000) {
+		t.tv_sec++;
+		t.tv_nsec -= 1000000000;
+	}
+	return t;
+}

@@ -4,6 +4,7 @@
 #define UTIL_TICKS_H
 
 #include <stdint.h>
+#include <time.h>
 
 static inline uint64_t ticks(void)
 {
@@ -31,5 +32,8 @@ static inline uint64_t ticks_to_ns(uint64_t t)
 {
 	return (uint64_t)((unsigned __int128)t * 1000000000 / ticks_hz());
 }
+
+/* That moment on CLOCK_REALTIME, for waits that end there. */
+struct timespec time_in_ms(unsigned ms);
 
 #endif

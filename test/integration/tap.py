@@ -13,7 +13,7 @@ import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEADLINE = 60  # seconds for a test that does not say otherwise
-SLOWER = 4 if "asan" in os.environ.get("RIFFLE", "") else 1  # sanitizers cost time
+SLOWER = 4 if any(word in os.environ.get("RIFFLE", "") for word in ("asan", "tsan")) else 1  # sanitizers cost time
 LOG_LINES = 25
 
 
