@@ -13,8 +13,13 @@
  * quarter of its IOPS; with more nothing more was won (docs/performance.md). */
 #define POLL_US 200
 
-/* Patience grows from nothing in this many steps, by doubling. */
-#define PATIENCE_FIRST 8
+/*
+ * The part of the most that it falls to. A gap that ends in a wake-up is as long as the
+ * wake-up takes, too: with little patience left, a busy guest on a machine that wakes slowly looks
+ * like an idle one for ever. (With an eighth, a guest that shared its CPU with a tracer of our
+ * system calls caused 50 times as many sleeps.)
+ */
+#define PATIENCE_LEAST 2
 
 /* Turns in which one source has UNEVEN times as much to do as another shall last so long, and so
  * shall those that come within EVEN_AFTER_US of them. */
@@ -62,13 +67,7 @@ static unsigned run_posted(struct reactor *r)
 
 void patience_adapt(struct patience *p, uint64_t gap)
 {
-	uint64_t first = p->most / PATIENCE_FIRST, now;
-
-	if (gap <= p->most)
-		now = MIN(MAX(p->now * 2, first), p->most);
-	else
-		now = p->now <= first ? 0 : p->now / 2;
-	WRITE_ONCE(p->now, now);
+	WRITE_ONCE(p->now, gap <= p->most ? p->most : p->most / PATIENCE_LEAST);
 }
 
 static void stop_counting(const struct reactor *r, struct poller *p)

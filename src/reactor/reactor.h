@@ -38,9 +38,8 @@ struct task {
 enum poller_state { POLLER_STOPPED, POLLER_POLLED, POLLER_ARMED };
 
 /*
- * How long a source may find nothing before it arms, in ticks. It adapts between 0 and `most`: it
- * grows when a wake-up comes so soon that patience would have spared it, and shrinks when one comes
- * later than that.
+ * How long a source may find nothing before it arms, in ticks: `most` after a wake-up that came so
+ * soon that so much patience would have spared it, half of that after one that came later.
  */
 struct patience {
 	uint64_t now, most;
