@@ -55,7 +55,7 @@ static int malloc_create(const void *args, struct bdev **out, struct err *e)
 	rc = bdev_common_geometry(a->num_blocks, a->size, a->block_size, a->physical_block_size,
 				  &m->bdev, e);
 	if (rc == 0)
-		rc = dma_zalloc(m->bdev.size, 4096, &data, e);
+		rc = mem_zalloc(m->bdev.size, 4096, &data, e);
 	if (rc) {
 		free(m);
 		return rc;
@@ -76,7 +76,7 @@ static void malloc_destroy(struct bdev *b)
 {
 	struct malloc_bdev *m = to_malloc(b);
 
-	dma_free(m->data, b->size);
+	mem_free(m->data, b->size);
 	free(m);
 }
 

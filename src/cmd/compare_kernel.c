@@ -88,7 +88,7 @@ static int job_alloc(struct kernel_job *j, const struct perf_options *o, struct 
 	j->free = calloc(j->depth, sizeof(*j->free));
 	if (!j->submitted || !j->free)
 		return err_set(e, -ENOMEM, "Out of memory.");
-	rc = dma_zalloc(j->data_len, 4096, &data, e);
+	rc = mem_zalloc(j->data_len, 4096, &data, e);
 	if (rc)
 		return rc;
 	j->data = data;
@@ -117,7 +117,7 @@ static void job_close(struct kernel_job *j, const struct kernel_engine *engine)
 {
 	engine->close(j);
 	if (j->data)
-		dma_free(j->data, j->data_len);
+		mem_free(j->data, j->data_len);
 	free(j->submitted);
 	free(j->free);
 }

@@ -77,7 +77,7 @@ static void *map_ordinary(size_t len)
 	return start;
 }
 
-int dma_zalloc(size_t len, size_t align, void **out, struct err *e)
+int mem_zalloc(size_t len, size_t align, void **out, struct err *e)
 {
 	size_t size = mapped_len(len);
 	void *p = NULL;
@@ -103,8 +103,45 @@ int dma_zalloc(size_t len, size_t align, void **out, struct err *e)
 	return 0;
 }
 
-void dma_free(void *p, size_t len)
+void mem_free(void *p, size_t len)
 {
 	if (p)
 		munmap(p, mapped_len(len));
+}
+
+int mem_register_dma(void *p, size_t len, struct err *e)
+{
+	struct err unmapped = { 0 };
+	int rc = mem_table_add(p, len, MEM_DMA, &unmapped);
+
+	if (rc)
+		return err_set(e, rc, "Memory cannot be registered: %s.", err_words(rc));
+	if (unmapped.code == 0)
+		return 0;
+	mem_unregister(p);
+	return err_set(e, unmapped.code, "Memory for devices is not to be had: %s", unmapped.text);
+}
+
+int dma_zalloc(size_t len, size_t align, void **out, struct err *e)
+{
+	void *p;
+	int rc = mem_zalloc(len, align, &p, e);
+
+	if (rc)
+		return rc;
+	rc = mem_register_dma(p, mapped_len(len), e);
+	if (rc) {
+		mem_free(p, len);
+		return rc;
+	}
+	*out = p;
+	return 0;
+}
+
+void dma_free(void *p, size_t len)
+{
+	if (!p)
+		return;
+	mem_unregister(p);
+	mem_free(p, len);
 }

@@ -65,6 +65,12 @@ static int map_any(struct dma_shared *r, size_t len, bool populate, struct err *
 	return rc ? err_set(e, rc, "Out of memory for %zu MiB that can be shared.", len >> 20) : 0;
 }
 
+static void unmap(struct dma_shared *r)
+{
+	munmap(r->base, r->len);
+	close(r->fd);
+}
+
 int dma_zalloc_shared(size_t len, bool populate, void **out, struct err *e)
 {
 	struct block *b = calloc(1, sizeof(*b));
@@ -73,15 +79,21 @@ int dma_zalloc_shared(size_t len, bool populate, void **out, struct err *e)
 	if (!b)
 		return err_set(e, -ENOMEM, "Out of memory.");
 	rc = map_any(&b->range, len, populate, e);
-	if (rc) {
-		free(b);
-		return rc;
-	}
+	if (rc)
+		goto out_free;
+	rc = mem_register_dma(b->range.base, b->range.len, e);
+	if (rc)
+		goto out_unmap;
 	pthread_mutex_lock(&mutex);
 	list_add_tail(&blocks, &b->node);
 	pthread_mutex_unlock(&mutex);
 	*out = b->range.base;
 	return 0;
+out_unmap:
+	unmap(&b->range);
+out_free:
+	free(b);
+	return rc;
 }
 
 void dma_free_shared(void *p)
@@ -98,8 +110,8 @@ void dma_free_shared(void *p)
 	pthread_mutex_unlock(&mutex);
 	if (!found)
 		return;
-	munmap(found->range.base, found->range.len);
-	close(found->range.fd);
+	mem_unregister(found->range.base);
+	unmap(&found->range);
 	free(found);
 }
 

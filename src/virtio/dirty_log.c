@@ -31,7 +31,7 @@ int dirty_log_open(int fd, uint64_t size, uint64_t offset, struct dirty_log **ou
 		rc = err_set(e, -errno, "cannot map the dirty log: %s", err_words(errno));
 		goto out_free;
 	}
-	rc = mem_register(log->map, log->map_len);
+	rc = mem_register(log->map, log->map_len, MEM_SHARED);
 	if (rc) {
 		err_set(e, rc, "cannot register the dirty log: %s", err_words(rc));
 		goto out_unmap;

@@ -138,7 +138,7 @@ static int region_map(const struct guest_range *g, int fd, struct guest_region *
 		goto out_free;
 	}
 	madvise(r->map, len, MADV_DONTDUMP); /* a core dump shall not hold the guest */
-	rc = mem_register(r->map, len);
+	rc = mem_register(r->map, len, MEM_DMA);
 	if (rc) {
 		err_set(e, rc, "cannot register guest memory: %s", err_words(rc));
 		goto out_unmap;

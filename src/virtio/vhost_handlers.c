@@ -469,7 +469,7 @@ static int map_inflight(struct call *c, int fd, const struct vhost_inflight *f)
 	if (map == MAP_FAILED)
 		return err_set(c->e, -errno, "cannot map the in-flight region: %s",
 			       err_words(errno));
-	rc = mem_register(map, ROUND_UP(len, page));
+	rc = mem_register(map, ROUND_UP(len, page), MEM_SHARED);
 	if (rc) {
 		munmap(map, len);
 		return err_set(c->e, rc, "cannot register the in-flight region: %s", err_words(rc));
