@@ -60,7 +60,9 @@ struct bdev_limits {
 	uint32_t max_zeroes;  /* bytes; 0: done by writing zeroes */
 	uint16_t max_iov;
 	uint32_t buf_align; /* power of 2; buffers start and end at multiples of it. 1: anywhere */
-	bool no_zeroes;	    /* WRITE_ZEROES is not supported: nothing that is written reads back */
+	uint32_t
+		boundary; /* bytes, whole blocks: no read or write crosses a multiple. 0: any may */
+	bool no_zeroes;	  /* WRITE_ZEROES is not supported: nothing that is written reads back */
 	bool zeroes_unmap_only; /* WRITE_ZEROES with BDEV_NO_UNMAP is done by writing zeroes */
 };
 
@@ -107,11 +109,13 @@ struct bdev_queue {
 	void (*submit)(struct bdev_queue *q, struct bdev_io *io);
 	uint64_t size;
 	uint32_t block_mask, align_mask;
+	uint32_t boundary;
 	uint32_t max_len; /* also not more than size */
 	uint16_t max_iov;
 	uint8_t plain_ops; /* ops below it may be passed on without a look at more than the request
 			    */
 	bool readonly;
+	bool picky; /* about where buffers lie, or where requests do */
 	uint32_t inflight;
 	struct bdev_fit *fit;
 	struct bdev_stats stats;
@@ -141,6 +145,12 @@ struct bdev_driver {
 	void (*queue_close)(struct bdev_queue *q);
 	/* hot; on q->reactor */
 	void (*submit)(struct bdev_queue *q, struct bdev_io *io);
+	/*
+	 * Optional: does the device reach buffers where they lie? Only asked when a request is
+	 * taken apart; what is out of reach is copied through buffers of dma_zalloc(). submit gives
+	 * requests that are out of reach to bdev_refit().
+	 */
+	bool (*reaches)(struct bdev_queue *q, const struct iovec *iov, int n);
 };
 
 /*
@@ -150,6 +160,12 @@ struct bdev_driver {
  * end); -EROFS; -EOPNOTSUPP; whatever the device said.
  */
 void bdev_submit(struct bdev_io *io);
+
+/*
+ * A driver whose device does not reach io's buffers hands it back from its submit, untouched; it
+ * comes again in pieces whose buffers are in reach.
+ */
+void bdev_refit(struct bdev_io *io);
 
 /* hot; the driver's only way up, on the queue's reactor. */
 void bdev_io_end(struct bdev_io *io, int status);

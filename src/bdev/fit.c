@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "bdev/internal.h"
+#include "mem/mem.h"
 #include "util/iov.h"
 
 #define PIECES	      8
@@ -34,7 +35,7 @@ struct piece {
 	struct piece *next_free;
 	struct bdev_io *whole;
 	struct iovec *iov; /* PIECE_IOV_MAX */
-	void *bounce;	   /* BOUNCE_SIZE; NULL when the driver takes buffers anywhere */
+	void *bounce;	   /* BOUNCE_SIZE */
 	uint32_t at;	   /* of the whole: first byte of this piece */
 	uint32_t want;	   /* bytes of the whole that this piece stands for */
 	bool bounced;
@@ -45,6 +46,7 @@ struct bdev_fit {
 	struct piece *free;
 	struct bdev_io *first, **last; /* waiting line */
 	void *memory;		       /* the pieces */
+	void *bounce;		       /* BOUNCE_SIZE for each */
 	size_t stride;
 };
 
@@ -85,13 +87,24 @@ static uint32_t gather(struct piece *p, uint32_t len, const struct bdev_queue *q
 	return len;
 }
 
-static bool piece_aligned(const struct piece *p, const struct bdev_queue *q)
+/* A driver that cannot reach everything has no rule but what it reaches. */
+static bool piece_fits(const struct piece *p, struct bdev_queue *q)
 {
+	bool (*reaches)(struct bdev_queue *, const struct iovec *, int) = q->bdev->driver->reaches;
+
+	if (reaches)
+		return reaches(q, p->io.iov, p->io.iovcnt);
 	return iov_aligned(p->io.iov, p->io.iovcnt, q->align_mask + 1,
 			   MAX(q->align_mask, q->block_mask) + 1);
 }
 
-static void shape_bounced(struct piece *p, uint32_t rest, const struct bdev_queue *q)
+/* Of len bytes from start on, those before the next place that no request may cross. */
+static uint32_t within_boundary(const struct bdev_queue *q, uint64_t start, uint32_t len)
+{
+	return q->boundary ? (uint32_t)MIN(len, q->boundary - start % q->boundary) : len;
+}
+
+static void shape_bounced(struct piece *p, uint32_t rest, struct bdev_queue *q)
 {
 	uint64_t start = p->whole->offset + p->at, first = start & ~(uint64_t)q->block_mask, end;
 
@@ -108,13 +121,14 @@ static void shape_bounced(struct piece *p, uint32_t rest, const struct bdev_queu
 		iov_copy_out(p->whole->iov, p->whole->iovcnt, p->at, p->bounce, p->want);
 }
 
-static void shape_data(struct piece *p, uint32_t rest, const struct bdev_queue *q)
+static void shape_data(struct piece *p, uint32_t left, struct bdev_queue *q)
 {
 	uint64_t start = p->whole->offset + p->at;
+	uint32_t rest = within_boundary(q, start, left);
 	bool blocks = ((start | rest) & q->block_mask) == 0;
 
 	p->want = blocks ? gather(p, MIN(rest, q->max_len & ~q->block_mask), q) : 0;
-	if (p->want == 0 || !piece_aligned(p, q)) {
+	if (p->want == 0 || !piece_fits(p, q)) {
 		shape_bounced(p, rest, q);
 		return;
 	}
@@ -122,18 +136,22 @@ static void shape_data(struct piece *p, uint32_t rest, const struct bdev_queue *
 	p->io.len = p->want;
 }
 
-static void shape_zero_write(struct piece *p, uint32_t rest, const struct bdev_queue *q)
+static void shape_zero_write(struct piece *p, uint32_t rest, struct bdev_queue *q)
 {
-	uint32_t most = MIN(ZERO_SIZE * MIN(ZERO_REPEAT, q->max_iov), q->max_len & ~q->block_mask),
-		 left;
+	bool bounce =
+		q->bdev->driver->reaches != NULL; /* the zeroes are nothing a device reaches */
+	uint32_t size = bounce ? BOUNCE_SIZE : ZERO_SIZE,
+		 most = MIN(size * MIN(ZERO_REPEAT, q->max_iov), q->max_len & ~q->block_mask), left;
 
-	p->want = p->io.len = MIN(rest, most);
+	p->want = p->io.len = within_boundary(q, p->io.offset, MIN(rest, most));
+	if (bounce)
+		memset(p->bounce, 0, MIN(p->want, size));
 	p->io.op = BDEV_WRITE;
 	p->io.iov = p->iov;
 	p->io.iovcnt = 0;
-	for (left = p->want; left > 0; left -= MIN(left, ZERO_SIZE)) {
-		p->iov[p->io.iovcnt].iov_base = (void *)(uintptr_t)zeroes;
-		p->iov[p->io.iovcnt].iov_len = MIN(left, ZERO_SIZE);
+	for (left = p->want; left > 0; left -= MIN(left, size)) {
+		p->iov[p->io.iovcnt].iov_base = bounce ? p->bounce : (void *)(uintptr_t)zeroes;
+		p->iov[p->io.iovcnt].iov_len = MIN(left, size);
 		p->io.iovcnt++;
 	}
 }
@@ -145,7 +163,7 @@ static void shape_range(struct piece *p, uint32_t rest, uint32_t most, const str
 }
 
 /* Fill p with the next part of its whole. */
-static void shape(struct piece *p, const struct bdev_queue *q)
+static void shape(struct piece *p, struct bdev_queue *q)
 {
 	struct bdev_io *whole = p->whole;
 	const struct bdev_limits *l = &q->bdev->limits;
@@ -243,43 +261,62 @@ void bdev_fit_submit(struct bdev_io *io)
 
 /* --- the pool --- */
 
-static int piece_init(struct piece *p, struct bdev_queue *q)
+/* Page-aligned, which satisfies every driver; what no device has to reach is not touched before it
+ * is used. */
+static int bounce_alloc(struct bdev_queue *q, void **out, struct err *e)
 {
-	p->iov = calloc(PIECE_IOV_MAX, sizeof(*p->iov));
-	if (!p->iov)
-		return -ENOMEM;
-	/* Page-aligned, which satisfies every driver; not touched before it is used. */
-	p->bounce = aligned_alloc(4096, BOUNCE_SIZE);
-	if (!p->bounce)
-		return -ENOMEM;
-	p->io.task.fn = piece_done;
-	p->io.q = q;
+	if (q->bdev->driver->reaches)
+		return dma_zalloc(PIECES * BOUNCE_SIZE, 4096, out, e);
+	*out = aligned_alloc(4096, PIECES * BOUNCE_SIZE);
+	return *out ? 0 : err_set(e, -ENOMEM, "Out of memory.");
+}
+
+static void bounce_free(struct bdev_queue *q, void *bounce)
+{
+	if (q->bdev->driver->reaches)
+		dma_free(bounce, PIECES * BOUNCE_SIZE);
+	else
+		free(bounce);
+}
+
+static struct piece *piece_at(const struct bdev_fit *f, size_t i)
+{
+	return (struct piece *)(void *)((char *)f->memory + i * f->stride);
+}
+
+static int pieces_init(struct bdev_fit *f, struct bdev_queue *q, struct err *e)
+{
+	for (size_t i = 0; i < PIECES; i++) {
+		struct piece *p = piece_at(f, i);
+
+		p->iov = calloc(PIECE_IOV_MAX, sizeof(*p->iov));
+		if (!p->iov)
+			return err_set(e, -ENOMEM, "Out of memory.");
+		p->bounce = (char *)f->bounce + i * BOUNCE_SIZE;
+		p->io.task.fn = piece_done;
+		p->io.q = q;
+		p->next_free = f->free;
+		f->free = p;
+	}
 	return 0;
 }
 
-int bdev_fit_open(struct bdev_queue *q)
+int bdev_fit_open(struct bdev_queue *q, struct err *e)
 {
 	struct bdev_fit *f = calloc(1, sizeof(*f));
-	int rc = 0;
+	int rc;
 
 	if (!f)
-		return -ENOMEM;
+		return err_set(e, -ENOMEM, "Out of memory.");
 	q->fit = f;
 	f->last = &f->first;
 	f->stride = ROUND_UP(sizeof(struct piece) + q->bdev->ctx_size, CACHE_LINE);
 	f->memory = aligned_alloc(CACHE_LINE, f->stride * PIECES);
-	if (!f->memory) {
-		bdev_fit_close(q);
-		return -ENOMEM;
-	}
-	memset(f->memory, 0, f->stride * PIECES);
-	for (size_t i = 0; rc == 0 && i < PIECES; i++) {
-		struct piece *p = (struct piece *)(void *)((char *)f->memory + i * f->stride);
-
-		rc = piece_init(p, q);
-		p->next_free = f->free;
-		f->free = p;
-	}
+	if (f->memory)
+		memset(f->memory, 0, f->stride * PIECES);
+	rc = f->memory ? bounce_alloc(q, &f->bounce, e) : err_set(e, -ENOMEM, "Out of memory.");
+	if (rc == 0)
+		rc = pieces_init(f, q, e);
 	if (rc)
 		bdev_fit_close(q);
 	return rc;
@@ -291,12 +328,9 @@ void bdev_fit_close(struct bdev_queue *q)
 
 	if (!f)
 		return;
-	for (size_t i = 0; f->memory && i < PIECES; i++) {
-		struct piece *p = (struct piece *)(void *)((char *)f->memory + i * f->stride);
-
-		free(p->iov);
-		free(p->bounce);
-	}
+	for (size_t i = 0; f->memory && i < PIECES; i++)
+		free(piece_at(f, i)->iov);
+	bounce_free(q, f->bounce);
 	free(f->memory);
 	free(f);
 	q->fit = NULL;

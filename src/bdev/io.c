@@ -59,13 +59,19 @@ static noinline void submit_oddly(struct bdev_io *io)
 		q->submit(q, io);
 }
 
-/* The driver takes buffers at multiples of something. */
-static noinline void submit_aligned(struct bdev_io *io)
+static bool crosses_boundary(const struct bdev_queue *q, const struct bdev_io *io)
+{
+	return q->boundary && io->offset / q->boundary != (io->offset + io->len - 1) / q->boundary;
+}
+
+/* The driver takes buffers at multiples of something, or requests between multiples of something.
+ */
+static noinline void submit_picky(struct bdev_io *io)
 {
 	struct bdev_queue *q = io->q;
 
-	if (iov_aligned(io->iov, io->iovcnt, q->align_mask + 1,
-			MAX(q->align_mask, q->block_mask) + 1))
+	if (!crosses_boundary(q, io) && iov_aligned(io->iov, io->iovcnt, q->align_mask + 1,
+						    MAX(q->align_mask, q->block_mask) + 1))
 		q->submit(q, io);
 	else
 		bdev_fit_submit(io);
@@ -90,10 +96,18 @@ void bdev_submit(struct bdev_io *io)
 	q->inflight++;
 	if (unlikely(!is_plain(q, io)))
 		submit_oddly(io);
-	else if (q->align_mask)
-		submit_aligned(io);
+	else if (q->picky)
+		submit_picky(io);
 	else
 		q->submit(q, io);
+}
+
+void bdev_refit(struct bdev_io *io)
+{
+	if (io->flags & BDEV_PIECE) /* fit asked before: memory has gone meanwhile */
+		bdev_io_end(io, -EFAULT);
+	else
+		bdev_fit_submit(io);
 }
 
 /* hot */

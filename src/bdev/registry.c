@@ -287,6 +287,8 @@ int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, 
 	q->size = b->size;
 	q->block_mask = b->block_size - 1;
 	q->align_mask = b->limits.buf_align - 1;
+	q->boundary = b->limits.boundary;
+	q->picky = q->align_mask || q->boundary;
 	q->max_len = (uint32_t)MIN(b->limits.max_len, b->size);
 	q->max_iov = b->limits.max_iov;
 	q->readonly = b->readonly;
@@ -294,11 +296,9 @@ int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, 
 	q->bdev = b;
 	q->reactor = r;
 	stats_init(&q->stats);
-	rc = bdev_fit_open(q);
-	if (rc) {
-		err_set(e, rc, "Out of memory.");
+	rc = bdev_fit_open(q, e);
+	if (rc)
 		goto out_free;
-	}
 	rc = b->driver->queue_open ? b->driver->queue_open(q, e) : 0;
 	if (rc)
 		goto out_fit;
@@ -312,6 +312,26 @@ out_fit:
 out_free:
 	free(q);
 	return rc;
+}
+
+static int take_size(void *arg)
+{
+	struct bdev_queue *q = arg;
+
+	q->size = q->bdev->size;
+	q->max_len = (uint32_t)MIN(q->bdev->limits.max_len, q->size);
+	return 0;
+}
+
+void bdev_resize(struct bdev *b, uint64_t size)
+{
+	struct bdev_queue *q;
+
+	pthread_mutex_lock(&lock);
+	b->size = size;
+	list_for_each (q, &b->queues, node)
+		reactor_call(q->reactor, take_size, q);
+	pthread_mutex_unlock(&lock);
 }
 
 void bdev_queue_close(struct bdev_queue *q)

@@ -24,6 +24,10 @@ int bdev_create(const struct bdev_driver *driver, void *args, char **name_out, s
 /* Errors: -ENODEV (also when it is another driver's), -EBUSY when held. */
 int bdev_delete(const struct bdev_driver *driver, const char *name, struct err *e);
 
+/* The device of b has another size now, in whole blocks: requests beyond it fail from now on. The
+ * driver's. */
+void bdev_resize(struct bdev *b, uint64_t size);
+
 /* Hold a bdev by name or UUID so that it cannot be deleted. Errors: -ENODEV. */
 int bdev_get(const char *name, struct bdev **out, struct err *e);
 void bdev_put(struct bdev *b);

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/list.h"
 #include "bdev/registry.h"
 #include "cmd/cmd.h"
 #include "cmd/isolate.h"
@@ -285,6 +286,7 @@ static void stop(int status)
 	server_stop();
 	vhost_blk_delete_all(); /* what the last requests have made */
 	bdev_delete_all();
+	nvme_detach_all();
 	reactors_stop();
 }
 

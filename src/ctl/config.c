@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/list.h"
 #include "bdev/registry.h"
 #include "ctl/args.h"
 #include "ctl/drivers.h"
@@ -21,8 +22,17 @@ static void add_request(json_t *list, const char *method, const struct param *pa
 					      args_encode(params, args)));
 }
 
+static int add_nvme(const struct nvme_info *i, void *list)
+{
+	add_request(list, "bdev_nvme_attach_controller", nvme_attach_params, i->args);
+	return 0;
+}
+
+/* Those of NVMe come with their controllers. */
 static int add_bdev(struct bdev *b, void *list)
 {
+	if (b->driver == &nvme_driver)
+		return 0;
 	add_request(list, driver_create_method(b->driver), b->driver->params, b->args);
 	return 0;
 }
@@ -35,6 +45,7 @@ static int add_controller(const struct vhost_blk_info *i, void *list)
 
 static void save_bdevs(json_t *list)
 {
+	nvme_for_each(NULL, add_nvme, list, NULL);
 	bdev_for_each(add_bdev, list);
 }
 

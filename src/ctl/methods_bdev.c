@@ -4,6 +4,7 @@
 
 #include "bdev/registry.h"
 #include "ctl/args.h"
+#include "ctl/nvme_json.h"
 #include "ctl/rpc.h"
 #include "util/ticks.h"
 
@@ -39,11 +40,15 @@ static json_t *io_types(const struct bdev *b)
 /* Parameters that say what the disk is made of; what every disk has is said elsewhere. */
 static json_t *driver_specific(const struct bdev *b)
 {
-	json_t *args = args_encode(b->driver->params, b->args), *object = json_object();
+	json_t *args, *object;
 	static const char *const common[] = {
 		"name", "uuid", "num_blocks", "block_size", "physical_block_size", "size"
 	};
 
+	if (b->driver == &nvme_driver)
+		return nvme_json_bdev(b);
+	args = args_encode(b->driver->params, b->args);
+	object = json_object();
 	for (size_t i = 0; i < ARRAY_SIZE(common); i++)
 		json_object_del(args, common[i]);
 	if (json_object_size(args))

@@ -34,6 +34,7 @@ static void build(void)
 	add_all(bdev_methods, &n);
 	drivers_make_methods(driver_methods, METHODS_MAX - 1);
 	add_all(driver_methods, &n);
+	add_all(nvme_methods, &n);
 	add_all(vhost_methods, &n);
 }
 

@@ -62,6 +62,6 @@ json_t *rpc_parse_error(const char *detail);
 
 /* The method tables (methods_*.c). */
 extern const struct rpc_method core_methods[], framework_methods[], thread_methods[],
-	bdev_methods[], vhost_methods[], config_methods[];
+	bdev_methods[], nvme_methods[], vhost_methods[], config_methods[];
 
 #endif

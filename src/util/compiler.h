@@ -62,6 +62,18 @@ static inline void load_barrier(void)
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 }
 
+/* Stores to memory are seen by a device before the store to its register that follows. */
+static inline void io_write_barrier(void)
+{
+#if defined(__x86_64__)
+	__asm__ __volatile__("" ::: "memory"); /* stores to uncached memory are not passed by any */
+#elif defined(__aarch64__)
+	__asm__ __volatile__("dmb oshst" ::: "memory");
+#else
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
 /*
  * Store before load, for the two-sided "publish, then look" handshakes. On x86 a locked operation
  * on the stack costs a quarter of mfence (5.5 ns against 21.6 ns measured) and orders normal memory

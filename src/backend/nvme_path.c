@@ -1,0 +1,447 @@
+#include "backend/nvme_path.h"
+
+#include <errno.h>
+
+#include "util/log.h"
+
+#define TRIES_MAX 2
+
+static struct nvme_io *room_of(struct bdev_io *io)
+{
+	return (struct nvme_io *)(void *)io->ctx;
+}
+
+static struct bdev_io *io_of(struct nvme_req *req)
+{
+	return container_of(container_of(req, struct nvme_io, req), struct bdev_io, ctx);
+}
+
+static inline struct nvme_door *door_of(const struct bdev_io *io)
+{
+	return io->q->priv;
+}
+
+/* --- a request goes out --- */
+
+static void done(struct nvme_req *req, const struct nvme_cqe *cqe);
+
+/* hot */
+static inline void prep_rw(struct nvme_sqe *sqe, const struct bdev_io *io, unsigned shift)
+{
+	uint32_t blocks = io->len >> shift;
+
+	sqe->opc = io->op == BDEV_READ ? NVME_READ : NVME_WRITE;
+	sqe->a.slba = to_le64(io->offset >> shift);
+	sqe->cdw12 = to_le32((blocks - 1) | (io->flags & BDEV_FUA ? NVME_RW_FUA : 0));
+}
+
+static void prep_zeroes(struct nvme_sqe *sqe, const struct bdev_io *io, const struct nvme_door *d)
+{
+	bool deallocate = d->deallocate && !(io->flags & BDEV_NO_UNMAP);
+
+	prep_rw(sqe, io, d->block_shift);
+	sqe->opc = NVME_WRITE_ZEROES;
+	sqe->cdw12 = to_le32(from_le32(sqe->cdw12) | (deallocate ? NVME_ZEROES_DEAC : 0));
+}
+
+static void prep_discard(struct nvme_qpair *qp, struct nvme_sqe *sqe, const struct bdev_io *io,
+			 unsigned shift)
+{
+	struct nvme_dsm_range *range = nvme_inline_data(qp, sqe);
+
+	*range = (struct nvme_dsm_range){ .length = to_le32(io->len >> shift),
+					  .slba = to_le64(io->offset >> shift) };
+	sqe->opc = NVME_DSM;
+	sqe->a.slba = to_le64((uint64_t)NVME_DSM_DEALLOCATE << 32); /* one range: 0-based 0 */
+}
+
+static noinline void prep_rare(struct nvme_qpair *qp, struct nvme_sqe *sqe,
+			       const struct bdev_io *io, const struct nvme_door *d)
+{
+	switch (io->op) {
+	case BDEV_FLUSH:
+		sqe->opc = NVME_FLUSH;
+		break;
+	case BDEV_DISCARD:
+		prep_discard(qp, sqe, io, d->block_shift);
+		break;
+	default:
+		prep_zeroes(sqe, io, d);
+	}
+}
+
+/* hot. The queue has room. -EFAULT: nothing was done. */
+static inline int start(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_io *io)
+{
+	struct nvme_door *d = door_of(io);
+	struct nvme_io *n = room_of(io);
+
+	sqe->nsid = to_le32(d->nsid);
+	if (likely(io->op <= BDEV_WRITE)) {
+		if (unlikely(nvme_map(p->qp, sqe, io->iov, io->iovcnt)))
+			return -EFAULT;
+		prep_rw(sqe, io, d->block_shift);
+	} else {
+		prep_rare(p->qp, sqe, io, d);
+	}
+	n->sent = reactor_now();
+	n->aborted = false;
+	nvme_sqe_push(p->qp, &n->req);
+	reactor_flush(&p->flush);
+	return 0;
+}
+
+static noinline void wait_in_line(struct nvme_path *p, struct bdev_io *io)
+{
+	struct nvme_io *n = room_of(io);
+
+	n->next = NULL;
+	*p->waiting_last = io;
+	p->waiting_last = &n->next;
+	p->closed = true;
+}
+
+static struct bdev_io *next_in_line(struct nvme_path *p)
+{
+	struct bdev_io *io = p->waiting;
+
+	p->waiting = room_of(io)->next;
+	if (!p->waiting)
+		p->waiting_last = &p->waiting;
+	return io;
+}
+
+/* Requests that need no device, or get none. */
+static bool ends_here(const struct nvme_door *d, struct bdev_io *io)
+{
+	if (d->path->dead || d->closed)
+		bdev_io_end(io, -ENXIO);
+	else if (io->op == BDEV_FLUSH && !d->flushes)
+		bdev_io_end(io, 0); /* what was written is durable */
+	else
+		return false;
+	return true;
+}
+
+/* hot */
+static inline void submit_open(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_io *io)
+{
+	if (unlikely(start(p, sqe, io)))
+		bdev_refit(io);
+}
+
+static noinline void submit_closed(struct nvme_door *d, struct bdev_io *io)
+{
+	if (!ends_here(d, io))
+		wait_in_line(d->path, io);
+}
+
+/* hot */
+void nvme_submit(struct bdev_queue *q, struct bdev_io *io)
+{
+	struct nvme_door *d = q->priv;
+	struct nvme_path *p = d->path;
+	struct nvme_io *n = room_of(io);
+	struct nvme_sqe *sqe;
+
+	n->req.done = done;
+	n->tries = 0;
+	sqe = nvme_sqe_get(p->qp);
+	if (unlikely(p->closed || d->closed || !sqe))
+		submit_closed(d, io);
+	else if (likely(io->op <= BDEV_WRITE) || !ends_here(d, io))
+		submit_open(p, sqe, io);
+}
+
+/* The requests in line, for as long as there is room for them. */
+static noinline void run_line(struct nvme_path *p)
+{
+	struct nvme_sqe *sqe;
+
+	while (p->waiting && !p->parked && (sqe = nvme_sqe_get(p->qp))) {
+		struct bdev_io *io = next_in_line(p);
+
+		if (!ends_here(door_of(io), io) && start(p, sqe, io))
+			bdev_refit(io);
+	}
+	p->closed = p->waiting || p->parked || p->dead;
+}
+
+bool nvme_path_reaches(struct bdev_queue *q, const struct iovec *iov, int n)
+{
+	struct nvme_door *d = q->priv;
+
+	return nvme_reaches(d->path->qp, iov, n);
+}
+
+/* hot: once per turn */
+static void flush(struct task *t)
+{
+	struct nvme_path *p = container_of(t, struct nvme_path, flush);
+
+	nvme_ring(p->qp);
+	poller_wake(&p->poller);
+}
+
+/* --- and comes back --- */
+
+/* What a second try may mend: the device says so, or it was we who aborted it. */
+static bool may_try_again(const struct nvme_io *n, uint16_t status)
+{
+	return n->tries + 1 < TRIES_MAX && (NVME_SCT_SC(status) == NVME_SC_ABORTED ||
+					    NVME_SCT_SC(status) == NVME_SC_SQ_DELETED ||
+					    NVME_SCT_SC(status) == NVME_SC_INTERRUPTED);
+}
+
+static noinline void done_badly(struct bdev_io *io, uint16_t status)
+{
+	struct nvme_io *n = room_of(io);
+	struct nvme_path *p = door_of(io)->path;
+
+	if (may_try_again(n, status)) {
+		n->tries++;
+		wait_in_line(p, io);
+		return; /* poll() runs the line */
+	}
+	io->nvme_status = status;
+	bdev_io_end(io, nvme_status_errno(status));
+}
+
+/* hot */
+static void done(struct nvme_req *req, const struct nvme_cqe *cqe)
+{
+	struct bdev_io *io = io_of(req);
+	uint16_t status = (uint16_t)(from_le16(cqe->status) >> 1);
+
+	if (unlikely(NVME_SCT_SC(status)))
+		done_badly(io, status);
+	else
+		bdev_io_end(io, 0);
+}
+
+/* hot */
+static unsigned poll(struct poller *poller)
+{
+	struct nvme_path *p = container_of(poller, struct nvme_path, poller);
+	unsigned n = nvme_reap(p->qp, TURN_BATCH);
+
+	if (unlikely(p->waiting != NULL))
+		run_line(p);
+	return n;
+}
+
+/* --- sleeping and waking --- */
+
+static bool arm(struct poller *poller)
+{
+	struct nvme_path *p = container_of(poller, struct nvme_path, poller);
+
+	if (nvme_outstanding(p->qp) == 0)
+		return true; /* the next request wakes it */
+	if (p->irq_fd < 0)
+		return false;
+	if (p->mask)
+		*p->mask = to_le32(0);
+	return !nvme_reapable(p->qp);
+}
+
+static void disarm(struct poller *poller)
+{
+	struct nvme_path *p = container_of(poller, struct nvme_path, poller);
+
+	if (p->mask)
+		*p->mask = to_le32(1);
+}
+
+static void interrupted(struct watch *w)
+{
+	struct nvme_path *p = container_of(w, struct nvme_path, irq);
+
+	counter_add(&p->interrupts, 1);
+	poller_wake(&p->poller);
+}
+
+/* --- life --- */
+
+static int begin(void *arg)
+{
+	struct nvme_path *p = arg;
+	int rc = p->irq_fd >= 0 ? watch_start(&p->irq, p->irq_fd) : 0;
+
+	if (rc)
+		return rc;
+	disarm(&p->poller);
+	poller_add(&p->poller);
+	return 0;
+}
+
+int nvme_path_start(struct nvme_path *p)
+{
+	p->flush.fn = flush;
+	p->irq.fn = interrupted;
+	p->waiting_last = &p->waiting;
+	p->poller = (struct poller){ .fn = poll,
+				     .arm = arm,
+				     .disarm = disarm,
+				     .patience.most = poll_ticks(reactor_poll_us()) };
+	return reactor_call(p->reactor, begin, p);
+}
+
+static int end(void *arg)
+{
+	struct nvme_path *p = arg;
+
+	poller_del(&p->poller);
+	if (p->irq_fd >= 0)
+		watch_stop(&p->irq);
+	return 0;
+}
+
+void nvme_path_stop(struct nvme_path *p)
+{
+	reactor_call(p->reactor, end, p);
+}
+
+/* --- mending --- */
+
+static int park(void *arg)
+{
+	struct nvme_path *p = arg;
+
+	p->parked = p->closed = true;
+	return 0;
+}
+
+void nvme_path_park(struct nvme_path *p)
+{
+	reactor_call(p->reactor, park, p);
+}
+
+/* Their completions will never come. Those that had their second try fail. */
+static void collect(struct nvme_path *p, int status)
+{
+	struct bdev_io *first = NULL, **last = &first;
+	struct nvme_req *req;
+
+	while ((req = nvme_take_back(p->qp))) {
+		struct bdev_io *io = io_of(req);
+		struct nvme_io *n = room_of(io);
+
+		if (status || ++n->tries == TRIES_MAX) {
+			bdev_io_end(io, status ? status : -EIO);
+			continue;
+		}
+		*last = io;
+		last = &n->next;
+	}
+	if (!first)
+		return;
+	*last = p->waiting;
+	if (!p->waiting)
+		p->waiting_last = last;
+	p->waiting = first;
+}
+
+static int take_back(void *arg)
+{
+	struct nvme_path *p = arg;
+
+	collect(p, 0);
+	nvme_qpair_rewind(p->qp);
+	return 0;
+}
+
+void nvme_path_take_back(struct nvme_path *p)
+{
+	reactor_call(p->reactor, take_back, p);
+}
+
+static int resume(void *arg)
+{
+	struct nvme_path *p = arg;
+
+	p->parked = false;
+	disarm(&p->poller);
+	run_line(p);
+	return 0;
+}
+
+void nvme_path_resume(struct nvme_path *p)
+{
+	reactor_call(p->reactor, resume, p);
+}
+
+static int fail_all(void *arg)
+{
+	struct nvme_path *p = arg;
+
+	p->dead = p->closed = true;
+	p->mask = NULL; /* it may be taken away from us */
+	collect(p, -EIO);
+	while (p->waiting)
+		bdev_io_end(next_in_line(p), -EIO);
+	return 0;
+}
+
+void nvme_path_fail(struct nvme_path *p)
+{
+	reactor_call(p->reactor, fail_all, p);
+}
+
+static int close_door(void *arg)
+{
+	struct nvme_door *d = arg;
+
+	d->closed = true;
+	return 0;
+}
+
+void nvme_door_close(struct nvme_door *d)
+{
+	reactor_call(d->path->reactor, close_door, d);
+}
+
+/* --- watching --- */
+
+struct watching {
+	struct nvme_path *path;
+	struct nvme_path_look *look;
+};
+
+static void look_at(struct nvme_path_look *l, struct nvme_io *n, uint16_t cid)
+{
+	uint64_t age = l->now - n->sent;
+
+	if (age > l->very_late_after)
+		l->very_late++;
+	else if (age > l->late_after && !n->aborted && l->late_n < ARRAY_SIZE(l->late)) {
+		n->aborted = true;
+		l->late[l->late_n++] = cid;
+	}
+}
+
+static int look(void *arg)
+{
+	struct watching *w = arg;
+	struct nvme_path *p = w->path;
+	struct nvme_path_look *l = w->look;
+
+	l->now = reactor_now();
+	if (p->poller.state == POLLER_ARMED && nvme_reapable(p->qp)) {
+		l->lost_interrupts++;
+		poller_wake(&p->poller);
+	}
+	l->outstanding = nvme_outstanding(p->qp);
+	l->fault = p->qp->fault;
+	for (uint16_t cid = 0; cid < p->qp->entries - 1; cid++)
+		if (p->qp->req[cid])
+			look_at(l, container_of(p->qp->req[cid], struct nvme_io, req), cid);
+	return 0;
+}
+
+void nvme_path_watch(struct nvme_path *p, struct nvme_path_look *l)
+{
+	struct watching w = { p, l };
+
+	reactor_call(p->reactor, look, &w);
+}
