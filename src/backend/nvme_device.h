@@ -1,5 +1,5 @@
-/* What the files of nvme share: nvme.c (attach, detach, namespaces), nvme_watch.c (the thread that
- * watches a controller) and nvme_pci.c (hardware). */
+/* What the files of nvme share: nvme.c (attach, detach), nvme_ns.c (namespaces), nvme_watch.c (the
+ * thread that watches a controller) and nvme_pci.c (hardware). */
 #ifndef BACKEND_NVME_DEVICE_H
 #define BACKEND_NVME_DEVICE_H
 
@@ -48,12 +48,20 @@ struct nvme_bdev {
 	char name[280];
 };
 
-/* nvme.c: make the bdevs of namespaces that have come, close those that have gone. */
+/* nvme_ns.c: make the bdevs of namespaces that have come, close those that have gone. */
 int nvme_rescan(struct nvme_device *dev, struct err *e);
 /* Delete bdevs that have gone and that nobody holds any more. true: there are others. */
 bool nvme_bury(struct nvme_device *dev);
 /* All of them have gone. */
 void nvme_forsake(struct nvme_device *dev);
+/* One of its bdevs that somebody holds; NULL: nobody does. */
+const char *nvme_held(struct nvme_device *dev);
+/* Nobody holds any. */
+void nvme_delete_bdevs(struct nvme_device *dev);
+/* What nvme_attach() returns. Errors: -ENOMEM. */
+int nvme_bdev_names(struct nvme_device *dev, char ***names, unsigned *n, struct err *e);
+/* Whose namespace b is. */
+struct nvme_device *nvme_bdev_device(const struct bdev *b);
 
 /* nvme_watch.c */
 int nvme_watch_start(struct nvme_device *dev, struct err *e);

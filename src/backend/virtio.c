@@ -236,7 +236,7 @@ static int virtio_queue_open(struct bdev_queue *q, struct err *e)
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&v->lock);
+	reactor_mutex_lock(&v->lock);
 	rc = free_index(v, &index, e);
 	if (rc == 0)
 		rc = ring_start(v, vq, index, q, e);
@@ -256,7 +256,7 @@ static void virtio_queue_close(struct bdev_queue *q)
 	struct virtio_queue *vq = q->priv;
 	struct err e = { 0 };
 
-	pthread_mutex_lock(&v->lock);
+	reactor_mutex_lock(&v->lock);
 	v->queue[vq->index] = NULL;
 	reactor_call(q->reactor, end, vq);
 	if (!v->gone && vhost_front_ring_stop(&v->front, vq->index, &e))

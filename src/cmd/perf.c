@@ -13,6 +13,7 @@
 #include "cmd/cmd.h"
 #include "cmd/compare.h"
 #include "cmd/perf_options.h"
+#include "mem/mem.h"
 #include "util/ticks.h"
 
 /* --- usage --- */
@@ -143,6 +144,7 @@ int cmd_perf(int argc, char **argv)
 	sigaction(SIGINT, &action, NULL);
 	c.o.run_id = ticks() ^ (uint64_t)getpid() << 40 ^ (uint64_t)time(NULL) << 16;
 	stamp_init();
+	mem_guard_sigbus(); /* a device may be pulled */
 	ticks_hz();
 	return perf(&c.o, &c.err) ? fail("perf", &c.err) : EXIT_OK;
 }

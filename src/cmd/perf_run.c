@@ -230,7 +230,7 @@ static int worker_open(struct worker_part *w)
 	rc = reactor_create(&w->reactor);
 	if (rc)
 		return err_set(&w->err, rc, "Cannot start: %s.", err_words(rc));
-	pthread_mutex_lock(&opening);
+	reactor_mutex_lock(&opening);
 	for (unsigned i = 0; i < run->o->targets_n && rc == 0; i++)
 		rc = perf_job_open(&w->jobs[i], run->o, &run->targets[i], w->reactor, w->index,
 				   run->workers_n, &w->err);
@@ -240,7 +240,7 @@ static int worker_open(struct worker_part *w)
 
 static void worker_close(struct worker_part *w)
 {
-	pthread_mutex_lock(&opening);
+	reactor_mutex_lock(&opening);
 	for (unsigned i = 0; i < w->run->o->targets_n; i++)
 		perf_job_close(&w->jobs[i]);
 	pthread_mutex_unlock(&opening);

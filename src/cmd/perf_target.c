@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/list.h"
 #include "bdev/registry.h"
 #include "cmd/perf.h"
 #include "ctl/drivers.h"
+#include "pci/sysfs.h"
 
 #define NAME_MAX_BYTES 32
 
@@ -46,6 +48,71 @@ static int set_default_size(const struct bdev_driver *d, void *args, struct err 
 	return param_set_uint(size, args, UINT64_C(1) << 30, e);
 }
 
+/* --- a namespace of an NVMe device: "nvme:BDF,nsid=N" --- */
+
+struct nvme_target_args {
+	char *traddr;
+	uint64_t nsid, io_queue_entries;
+};
+
+static const struct param nvme_target_params[] = {
+	PARAM_STRING(struct nvme_target_args, traddr, .required = true, .positional = true,
+		     .min = 1, .help = "PCI address: 0000:01:00.0"),
+	PARAM_UINT(struct nvme_target_args, nsid, .min = 1, .max = UINT32_MAX, .def = 1,
+		   .help = "which namespace"),
+	PARAM_UINT(struct nvme_target_args, io_queue_entries, .max = NVME_ENTRIES_MAX,
+		   .help = "entries of a queue pair (default: 256)"),
+	{ 0 }
+};
+
+/* The controller is named by its address, so that several targets share it. */
+static int attach(const struct nvme_target_args *t, const char *bdf, unsigned workers,
+		  struct err *e)
+{
+	struct nvme_attach_args *a = calloc(1, sizeof(*a));
+	char **names;
+	unsigned n;
+	int rc;
+
+	if (!a)
+		return err_set(e, -ENOMEM, "Out of memory.");
+	param_defaults(nvme_attach_params, a);
+	a->name = strdup(bdf);
+	a->traddr = strdup(bdf);
+	a->trtype = strdup("PCIe");
+	a->num_io_queues = workers + 1;
+	a->io_queue_entries = t->io_queue_entries;
+	rc = nvme_attach(a, &names, &n, e);
+	if (rc)
+		return rc == -EEXIST ? 0 : rc; /* by a target before */
+	while (n > 0)
+		free(names[--n]);
+	free(names);
+	return 0;
+}
+
+static int make_nvme(const struct perf_options *o, const char *parameters, char *name, size_t size,
+		     struct err *e)
+{
+	struct nvme_target_args t = { 0 };
+	char bdf[PCI_BDF_MAX];
+	int rc;
+
+	param_defaults(nvme_target_params, &t);
+	rc = param_parse_spec(nvme_target_params, &t, parameters, e);
+	if (rc == 0 && !pci_bdf_parse(t.traddr, bdf))
+		rc = err_set(
+			e, -EINVAL,
+			"'%.60s' is no PCI address. `riffle list` shows those of all NVMe devices.",
+			t.traddr);
+	if (rc == 0)
+		rc = attach(&t, bdf, perf_workers(o), e);
+	if (rc == 0)
+		snprintf(name, size, "%sn%" PRIu64, bdf, t.nsid);
+	param_free(nvme_target_params, &t);
+	return rc;
+}
+
 /* base: the bdev below; NULL when d is not a filter. */
 static int make(const struct bdev_driver *d, const char *parameters, const char *name,
 		const char *base, bool reads_only, struct err *e)
@@ -78,7 +145,7 @@ static const struct bdev_driver *find(const char *word)
 	for (size_t i = 0; i < ARRAY_SIZE(other_names); i++)
 		if (strcmp(word, other_names[i][0]) == 0)
 			return driver_find(other_names[i][1]);
-	return driver_find(word);
+	return strcmp(word, nvme_driver.name) == 0 ? &nvme_driver : driver_find(word);
 }
 
 /* The driver that text begins with ("null:..."); *rest: what is behind the colon. */
@@ -114,14 +181,17 @@ static const char *next_filter(const char *text)
 
 static int no_driver(const char *spec, struct err *e)
 {
-	return err_set(e, -EINVAL,
-		       "'%.80s' names no target: give null:, malloc:size=SIZE or file:PATH.", spec);
+	return err_set(
+		e, -EINVAL,
+		"'%.80s' names no target: give null:, malloc:size=SIZE, file:PATH, vhost:SOCKET or nvme:BDF.",
+		spec);
 }
 
 /* Make what `spec` describes; its top is called name. */
-static int make_chain(const char *spec, unsigned index, bool reads_only, char *name, size_t size,
-		      struct err *e)
+static int make_chain(const struct perf_options *o, const char *spec, unsigned index, char *name,
+		      size_t size, struct err *e)
 {
+	bool reads_only = o->read_percent == 100 && !o->verify;
 	char below[NAME_MAX_BYTES] = "", *parameters;
 	int rc = 0;
 
@@ -141,7 +211,10 @@ static int make_chain(const char *spec, unsigned index, bool reads_only, char *n
 		if (!parameters)
 			return err_set(e, -ENOMEM, "Out of memory.");
 		snprintf(name, size, "perf%u.%u", index, level);
-		rc = make(d, parameters, name, level ? below : NULL, reads_only, e);
+		if (d == &nvme_driver)
+			rc = make_nvme(o, parameters, name, size, e);
+		else
+			rc = make(d, parameters, name, level ? below : NULL, reads_only, e);
 		free(parameters);
 		snprintf(below, sizeof(below), "%s", name);
 		spec = end ? end + 1 : NULL;
@@ -198,6 +271,8 @@ static void set_flush_words(struct perf_target *t)
 		{ "malloc", "RAM: nothing outlives this process, FLUSH does nothing" },
 		{ "uring", "a completed write may be in a volatile cache; FLUSH is fdatasync" },
 		{ "aio", "a completed write may be in a volatile cache; FLUSH is fdatasync" },
+		{ "nvme",
+		  "a completed write may be in the drive's volatile cache, if it has one; FLUSH is NVMe's" },
 		{ "virtio", "as the back-end behind the socket does it; FLUSH is passed on to it" },
 	};
 	const char *words = "as the driver does it", *rest;
@@ -219,8 +294,7 @@ static int open_one(const struct perf_options *o, unsigned index, struct perf_ta
 	int rc;
 
 	t->spec = o->target_specs[index];
-	rc = make_chain(t->spec, index, o->read_percent == 100 && !o->verify, name, sizeof(name),
-			e);
+	rc = make_chain(o, t->spec, index, name, sizeof(name), e);
 	if (rc == 0)
 		rc = bdev_get(name, &t->bdev, e);
 	if (rc)
@@ -246,4 +320,5 @@ void perf_targets_close(struct perf_target *t, unsigned n)
 		if (t[i].bdev)
 			bdev_put(t[i].bdev);
 	bdev_delete_all();
+	nvme_detach_all();
 }

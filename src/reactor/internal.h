@@ -109,4 +109,7 @@ void patience_adapt(struct patience *p, uint64_t gap); /* a wake-up came so long
 void reactor_run(struct reactor *r);		       /* body of a reactor's thread */
 void reactor_kick(struct reactor *r);		       /* any thread: end its sleep */
 
+/* Tasks that other threads sent; their number. */
+unsigned run_posted(struct reactor *r);
+
 #endif

@@ -182,6 +182,20 @@ int reactor_call(struct reactor *r, int (*fn)(void *arg), void *arg)
 	return c.rc;
 }
 
+void reactor_mutex_lock(pthread_mutex_t *m)
+{
+	struct reactor *own = reactor_this();
+
+	if (!own) {
+		pthread_mutex_lock(m);
+		return;
+	}
+	while (pthread_mutex_trylock(m)) {
+		if (run_posted(own) == 0)
+			nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+	}
+}
+
 static int nothing(void *arg)
 {
 	(void)arg;

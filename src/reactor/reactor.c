@@ -48,7 +48,7 @@ struct reactor *reactor_this(void)
 
 /* --- the turn --- */
 
-static unsigned run_posted(struct reactor *r)
+unsigned run_posted(struct reactor *r)
 {
 	unsigned n = 0;
 

@@ -19,6 +19,7 @@
 #ifndef REACTOR_REACTOR_H
 #define REACTOR_REACTOR_H
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -119,6 +120,11 @@ void reactor_post(struct reactor *r, struct task *t); /* lock-free; wakes r when
 /* Run fn(arg) on r and wait for its result; on r's own thread it just calls. A stuck reactor is
  * logged every 5 s. */
 int reactor_call(struct reactor *r, int (*fn)(void *arg), void *arg);
+/*
+ * Lock a mutex that others hold while they call this thread's reactor: a thread that turns a
+ * reactor of its own and does control work between turns (perf) answers them while it waits.
+ */
+void reactor_mutex_lock(pthread_mutex_t *m);
 /* Every reactor has passed a turn boundary since the call began: what reactors no longer see may be
  * freed. */
 void reactor_quiesce(void);
