@@ -98,6 +98,14 @@ class Riffle:
     name = "riffle"
     binary = os.environ.get("RIFFLE", HERE.parents[1] / "build" / "riffle")
 
+    @classmethod
+    def program(cls, name):
+        """Another program of the same build."""
+        path = Path(shutil.which(cls.binary)).resolve().parent / name
+        if not path.exists():
+            raise Skipped(f"no {path}: build it")
+        return path
+
     def __init__(self, folder):
         self.folder = folder
         self.rpc_socket = folder / "rpc.sock"
@@ -234,6 +242,36 @@ class Guest:
     timeout: int = 200
 
 
+class NvmeDevices:
+    """Controllers in the guest, as QEMU's arguments: files for their namespaces, in the test's folder.
+
+    The one that can be unplugged is behind a port; the functions of one device share an IOMMU group.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.args = folder, []
+        self.serials = []
+
+    def add(self, serial, block_sizes, where, size=64 * MIB):
+        number = len(self.serials)
+        self.serials.append(serial)
+        self.args += ["-device", f"nvme-subsys,id=subsystem{number},nqn={serial}",
+                      "-device", f"nvme,id={serial},serial={serial},subsys=subsystem{number},{where}"]
+        for nsid, block_size in enumerate(block_sizes, 1):
+            path = self.folder / f"{serial}-{nsid}"
+            with open(path, "wb") as f:
+                f.truncate(size)
+            drive = f"{serial}-{nsid}"
+            self.args += ["-drive", f"if=none,id={drive},format=raw,file={path}",
+                          "-device", f"nvme-ns,drive={drive},bus={serial},nsid={nsid},"
+                          f"logical_block_size={block_size},physical_block_size={block_size}"]
+
+    def add_with_port(self, serial, block_sizes):
+        port = f"port{len(self.serials)}"
+        self.args += ["-device", f"pcie-root-port,id={port},chassis={len(self.serials) + 1},slot={len(self.serials) + 1}"]
+        self.add(serial, block_sizes, f"bus={port}")
+
+
 class Test:
     """One test: a folder, a server, a guest; all of it ended and removed by __exit__."""
 
@@ -284,9 +322,9 @@ class Test:
         self.stack.callback(end_group, vm)
         return vm, listener
 
-    def run_guest(self, guest):
+    def run_guest(self, guest, *more):
         """Run a guest to its end; Failed unless all of its checks passed and it ended with 0."""
-        self.see_to_its_end(guest, *self.start_guest(guest))
+        self.see_to_its_end(guest, *self.start_guest(guest, *more))
 
     def see_to_its_end(self, guest, vm, listener):
         listener.settimeout(0.5)

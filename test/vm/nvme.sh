@@ -1,0 +1,171 @@
+# NVMe controllers go from the kernel to our programs and back.
+#
+# RIFFLE-A (a serial) has a slot of its own and can be unplugged; RIFFLE-B and RIFFLE-C are functions of one device and
+# so share an IOMMU group. The first namespace of A has blocks of 512 bytes, the second of 4096.
+. /job/lib.sh
+PATH=$PATH:/job
+
+# ---- who drives a device ------------------------------------------------------------------------------------------
+
+bdf_of() { # SERIAL
+	local c
+	for c in /sys/class/nvme/nvme*; do
+		[ "$(tr -d ' ' <"$c/serial")" = "$1" ] || continue
+		basename "$(readlink -f "$c/device")"
+		return
+	done
+	echo "no controller $1" >&2
+	return 1
+}
+
+driver_of() { # BDF
+	[ ! -e "/sys/bus/pci/devices/$1/driver" ] || basename "$(readlink "/sys/bus/pci/devices/$1/driver")"
+}
+
+give_to() { # DRIVER BDF
+	local device=/sys/bus/pci/devices/$2
+	[ ! -e "$device/driver" ] || echo "$2" >"$device/driver/unbind"
+	echo "$1" >"$device/driver_override"
+	echo "$2" >/sys/bus/pci/drivers_probe
+	[ "$(driver_of "$2")" = "$1" ] || { echo "$2 has driver '$(driver_of "$2")', expected $1"; return 1; }
+}
+
+# ---- disks of the kernel ------------------------------------------------------------------------------------------
+
+wait_for_namespaces() { # SERIAL NUMBER
+	local n=0 found=0
+	until [ "$found" = "$2" ]; do
+		[ $((n += 1)) -le 300 ] || { echo "$1 has $found namespaces after 30 s"; return 1; }
+		sleep 0.1
+		found=$(disks_of "$1" | wc -w)
+	done
+}
+
+disks_of() { # SERIAL: in the order of their NSIDs; nvme0c0n1 is a path to one, not a disk
+	local d
+	for d in $(ls /sys/block | grep -x 'nvme[0-9]*n[0-9]*'); do
+		[ "$(tr -d ' ' <"/sys/block/$d/device/serial")" != "$1" ] || echo "$(cat "/sys/block/$d/nsid") $d"
+	done | sort -n | cut -d' ' -f2
+}
+
+block_size() { # DISK
+	cat "/sys/block/$1/queue/logical_block_size"
+}
+
+namespaces_are_512_and_4096() {
+	set -- $(disks_of RIFFLE-A)
+	[ "$(block_size "$1") $(block_size "$2")" = "512 4096" ] || { echo "block sizes: $(block_size "$1") $(block_size "$2")"; return 1; }
+}
+
+sum_of() { dd if="/dev/$1" iflag=direct bs=64k count=64 status=none | sha256sum | cut -d' ' -f1; } # DISK
+
+write_disks() { # SERIAL: 4 MiB on each disk; their checksums into /tmp/sums-SERIAL
+	local d
+	for d in $(disks_of "$1"); do
+		dd if=/dev/urandom of="/dev/$d" oflag=direct bs=64k count=64 status=none
+		sum_of "$d"
+	done >"/tmp/sums-$1"
+}
+
+same_disks() { # SERIAL
+	local d
+	for d in $(disks_of "$1"); do
+		sum_of "$d"
+	done | cmp - "/tmp/sums-$1"
+}
+
+# ---- our programs -------------------------------------------------------------------------------------------------
+
+listed() { # WHAT: the host looks at what `riffle list` says
+	local answer
+	answer=$(ask listed "$1" "$(riffle list --json | base64 -w 0)")
+	[ "$answer" = "good" ] || { echo "$answer"; riffle list --json; return 1; }
+}
+
+probe() { # ARG..
+	vfio_probe "$@" >/tmp/probe || { grep -v '^ok' /tmp/probe; return 1; }
+	grep '^#' /tmp/probe
+}
+
+refused_naming() { # BDF WORD..: opening it fails, and the sentence has these words
+	local said bdf=$1 word
+	shift
+	said=$(vfio_probe refused "$bdf") || { echo "opened"; return 1; }
+	echo "$said"
+	for word; do
+		case $said in
+		*"$word"*) ;;
+		*) echo "it does not say '$word'"; return 1 ;;
+		esac
+	done
+}
+
+start_holding() { # BDF
+	local n=0
+	: >/tmp/hold
+	vfio_probe hold "$1" >/tmp/hold &
+	holder=$!
+	until grep -q open /tmp/hold; do
+		[ $((n += 1)) -le 100 ] || { echo "it does not open: $(cat /tmp/hold)"; return 1; }
+		sleep 0.1
+	done
+}
+
+unbind_while_held() { # BDF: the kernel waits until the program has closed it
+	start_holding "$1"
+	echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"
+	wait "$holder"
+	[ -z "$(driver_of "$1")" ]
+}
+
+busy_while_held() { # BDF
+	local rc=0
+	start_holding "$1"
+	refused_naming "$1" "process $holder" vfio_probe || rc=1
+	kill "$holder"
+	wait "$holder" || true
+	return $rc
+}
+
+unplug_while_held() { # BDF
+	local n=0
+	start_holding "$1"
+	[ "$(ask unplug RIFFLE-A)" = "done" ]
+	wait "$holder"
+	until [ ! -e "/sys/bus/pci/devices/$1" ]; do
+		[ $((n += 1)) -le 300 ] || { echo "$1 is still there after 30 s"; return 1; }
+		sleep 0.1
+	done
+}
+
+# ---- the test -----------------------------------------------------------------------------------------------------
+
+modprobe nvme
+check "the kernel has all disks" eval 'wait_for_namespaces RIFFLE-A 2; wait_for_namespaces RIFFLE-B 1; wait_for_namespaces RIFFLE-C 1'
+a=$(bdf_of RIFFLE-A) b=$(bdf_of RIFFLE-B) c=$(bdf_of RIFFLE-C)
+check "blocks of 512 and of 4096 bytes" namespaces_are_512_and_4096
+check "riffle list: the kernel has them" listed kernel
+check "data is written" write_disks RIFFLE-A
+check "a disk of the kernel is not opened" refused_naming "$a" "driver nvme" "riffle bind"
+
+modprobe vfio-pci
+check "to vfio-pci" give_to vfio-pci "$a"
+check "riffle list: one is bound to vfio-pci" listed bound
+check "probe: registers, memory, interrupts, reset" probe "$a"
+check "a device that another process has" busy_while_held "$a"
+check "unbind asks for it" unbind_while_held "$a"
+
+check "one of two functions to vfio-pci" give_to vfio-pci "$b"
+check "a group with a stranger is not opened" refused_naming "$b" "$c (nvme)" "IOMMU group"
+check "both to vfio-pci" give_to vfio-pci "$c"
+check "to vfio-pci again" give_to vfio-pci "$a"
+check "three devices, two groups, one address space" probe together "$b" "$a" "$c"
+
+check "back to the kernel" give_to nvme "$a"
+check "with all namespaces" wait_for_namespaces RIFFLE-A 2
+check "the data is there" same_disks RIFFLE-A
+
+check "to vfio-pci once more" give_to vfio-pci "$a"
+check "unplugging asks for it" unplug_while_held "$a"
+check "a device that has gone" refused_naming "$a" "no PCI device"
+finish
