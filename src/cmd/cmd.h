@@ -13,6 +13,9 @@ int cmd_serve(int argc, char **argv);
 int cmd_rpc(int argc, char **argv);
 int cmd_perf(int argc, char **argv);
 int cmd_list(int argc, char **argv);
+int cmd_bind(int argc, char **argv);
+int cmd_unbind(int argc, char **argv);
+int cmd_setup(int argc, char **argv);
 
 /* The folder of sockets when none is given: /run/riffle, or the user's own for those who may not
  * write there. */

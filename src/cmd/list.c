@@ -8,16 +8,21 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
+#include "cmd/list.h"
 #include "cmd/nvme_kernel.h"
 #include "pci/sysfs.h"
 
 static void usage(FILE *out)
 {
-	fprintf(out, "usage: riffle list [--json]\n\n"
-		     "List the NVMe devices of this machine, their drivers and who uses them.\n\n"
-		     "      --json       print JSON\n"
-		     "      --root PATH  read /sys and /proc below PATH\n"
-		     "  -h, --help       say this\n");
+	fprintf(out,
+		"usage: riffle list [--json | --config]\n\n"
+		"List the NVMe devices of this machine, their drivers and who uses them.\n\n"
+		"      --json                  print JSON\n"
+		"      --config                print the configuration that attaches those bound "
+		"to vfio-pci\n"
+		"      --json-with-subsystems  the same as a file for `riffle serve -c`\n"
+		"      --root PATH             read /sys and /proc below PATH\n"
+		"  -h, --help                  say this\n");
 }
 
 /* --- what there is --- */
@@ -154,23 +159,48 @@ static void print_table(const json_t *list)
 	json_array_foreach(list, i, device) print_users(device);
 }
 
+static int print_list(const char *root, bool as_json, struct err *e)
+{
+	json_t *list;
+	int rc = find_all(root, &list, e);
+
+	if (rc)
+		return rc;
+	if (as_json) {
+		json_dumpf(list, stdout, JSON_INDENT(2));
+		putchar('\n');
+	} else {
+		print_table(list);
+	}
+	json_decref(list);
+	return 0;
+}
+
 int cmd_list(int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{ "json", no_argument, NULL, 'j' },
+		{ "config", no_argument, NULL, 'c' },
+		{ "json-with-subsystems", no_argument, NULL, 's' },
 		{ "root", required_argument, NULL, 'R' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
+	bool json = false, config = false, subsystems = false;
 	const char *root = "";
 	struct err e = { 0 };
-	json_t *list;
-	int c, json = 0;
+	int c, rc;
 
 	while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
 		switch (c) {
 		case 'j':
-			json = 1;
+			json = true;
+			break;
+		case 'c':
+			config = true;
+			break;
+		case 's':
+			subsystems = true;
 			break;
 		case 'R':
 			root = optarg;
@@ -189,14 +219,9 @@ int cmd_list(int argc, char **argv)
 			argv[optind]);
 		return EXIT_USAGE;
 	}
-	if (find_all(root, &list, &e))
-		return fail("list", &e);
-	if (json) {
-		json_dumpf(list, stdout, JSON_INDENT(2));
-		putchar('\n');
-	} else {
-		print_table(list);
-	}
-	json_decref(list);
-	return EXIT_OK;
+	if (config || subsystems)
+		rc = list_config(root, subsystems, &e);
+	else
+		rc = print_list(root, json, &e);
+	return rc ? fail("list", &e) : EXIT_OK;
 }

@@ -15,6 +15,9 @@ static const struct {
 	{ "rpc", cmd_rpc, "send a request to a daemon and print its answer" },
 	{ "perf", cmd_perf, "measure a disk without a virtual machine" },
 	{ "list", cmd_list, "the NVMe devices of this machine and who uses them" },
+	{ "bind", cmd_bind, "give NVMe devices to vfio-pci, for riffle to drive" },
+	{ "unbind", cmd_unbind, "give them back to the kernel" },
+	{ "setup", cmd_setup, "bind all that nobody uses, or give all back; hugepages" },
 };
 
 const char *default_folder(void)

@@ -165,7 +165,8 @@ int pci_enumerate(const char *sysfs, uint32_t class, struct pci_device **list, u
 		struct err gone;
 
 		if (!pci_bdf_parse(entry->d_name, bdf) ||
-		    pci_device_read(sysfs, entry->d_name, &d, &gone) || d.class != class)
+		    pci_device_read(sysfs, entry->d_name, &d, &gone) ||
+		    (class != PCI_CLASS_ANY && d.class != class))
 			continue;
 		rc = add(list, n, &d);
 	}

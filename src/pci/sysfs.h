@@ -13,8 +13,9 @@
 #include "util/err.h"
 
 #define PCI_CLASS_NVME \
-	0x010802       /* NVM Express 2.0, PCIe transport 3.2: mass storage, NVM, I/O controller */
-#define PCI_BDF_MAX 16 /* "10000:e1:00.0": domains may have 5 digits (VMD) */
+	0x010802 /* NVM Express 2.0, PCIe transport 3.2: mass storage, NVM, I/O controller */
+#define PCI_CLASS_ANY UINT32_MAX
+#define PCI_BDF_MAX   16 /* "10000:e1:00.0": domains may have 5 digits (VMD) */
 
 /* A link's speed in tenths of GT/s and its width; 0: the kernel does not tell. */
 struct pci_link {
@@ -41,8 +42,8 @@ bool pci_bdf_parse(const char *text, char bdf[PCI_BDF_MAX]);
 int pci_device_read(const char *sysfs, const char *bdf, struct pci_device *d, struct err *e);
 
 /*
- * All devices of a class, in the order of their BDFs. *list is the caller's to free. Errors:
- * -ENOMEM; the kernel's when sysfs cannot be read.
+ * All devices of a class, or of PCI_CLASS_ANY, in the order of their BDFs. *list is the caller's to
+ * free. Errors: -ENOMEM; the kernel's when sysfs cannot be read.
  */
 int pci_enumerate(const char *sysfs, uint32_t class, struct pci_device **list, unsigned *n,
 		  struct err *e);
@@ -52,6 +53,14 @@ char *sysfs_read(char *buf, size_t size, const char *path, ...)
 	__attribute__((format(printf, 3, 4)));
 /* The last part of what a link points to; "" when there is none. */
 char *sysfs_link(char *buf, size_t size, const char *path, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/*
+ * Write text to an existing file; path is a format. Errors: the kernel's; -ETIMEDOUT when it has
+ * not returned in time: the kernel is still at it, and other writes about the same device will wait
+ * too.
+ */
+int sysfs_write(unsigned patience_ms, const char *text, const char *path, ...)
 	__attribute__((format(printf, 3, 4)));
 
 #endif
