@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "backend/nvme_device.h"
+#include "backend/nvme_pci.h"
 #include "pci/sysfs.h"
 
 const struct param nvme_attach_params[] = {

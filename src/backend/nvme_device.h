@@ -1,5 +1,5 @@
-/* What the files of nvme share: nvme.c (attach, detach), nvme_ns.c (namespaces), nvme_watch.c (the
- * thread that watches a controller) and nvme_pci.c (hardware). */
+/* What the files of nvme share: nvme.c (attach, detach), nvme_ns.c (namespaces) and nvme_watch.c
+ * (the thread that watches a controller). */
 #ifndef BACKEND_NVME_DEVICE_H
 #define BACKEND_NVME_DEVICE_H
 
@@ -68,10 +68,5 @@ int nvme_watch_start(struct nvme_device *dev, struct err *e);
 void nvme_watch_stop(struct nvme_device *dev);
 /* Ask the watcher for a reset and wait for it. */
 int nvme_watch_reset(struct nvme_device *dev, struct err *e);
-
-/* nvme_pci.c: a device bound to vfio-pci. Errors: those of vfio_open() and vfio_map_bar(). */
-int nvme_pci_open(const char *bdf, bool noiommu, struct nvme_hw **hw, int *request_fd,
-		  struct err *e);
-void nvme_pci_close(struct nvme_hw *hw);
 
 #endif

@@ -194,6 +194,7 @@ static void ns_queue_close(struct bdev_queue *q)
 {
 	struct nvme_door *d = q->priv;
 
+	nvme_path_forget(d->path, q);
 	path_put(to_nvme(q->bdev)->dev, d->path);
 	free(d);
 }

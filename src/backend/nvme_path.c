@@ -84,6 +84,7 @@ static inline int start(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_i
 	} else {
 		prep_rare(p->qp, sqe, io, d);
 	}
+	p->last = io->q;
 	n->sent = reactor_now();
 	n->aborted = false;
 	nvme_sqe_push(p->qp, &n->req);
@@ -180,6 +181,7 @@ static void flush(struct task *t)
 	struct nvme_path *p = container_of(t, struct nvme_path, flush);
 
 	nvme_ring(p->qp);
+	counter_add(&p->last->stats.doorbells, 1);
 	poller_wake(&p->poller);
 }
 
@@ -257,7 +259,8 @@ static void interrupted(struct watch *w)
 {
 	struct nvme_path *p = container_of(w, struct nvme_path, irq);
 
-	counter_add(&p->interrupts, 1);
+	if (p->last)
+		counter_add(&p->last->stats.interrupts, 1);
 	poller_wake(&p->poller);
 }
 
@@ -388,6 +391,27 @@ void nvme_path_fail(struct nvme_path *p)
 	reactor_call(p->reactor, fail_all, p);
 }
 
+struct forgetting {
+	struct nvme_path *path;
+	struct bdev_queue *q;
+};
+
+static int forget(void *arg)
+{
+	struct forgetting *f = arg;
+
+	if (f->path->last == f->q)
+		f->path->last = NULL;
+	return 0;
+}
+
+void nvme_path_forget(struct nvme_path *p, struct bdev_queue *q)
+{
+	struct forgetting f = { p, q };
+
+	reactor_call(p->reactor, forget, &f);
+}
+
 static int close_door(void *arg)
 {
 	struct nvme_door *d = arg;
@@ -420,6 +444,17 @@ static void look_at(struct nvme_path_look *l, struct nvme_io *n, uint16_t cid)
 	}
 }
 
+/* Once, its interrupt may be on its way; again and again, interrupts do not arrive. */
+static void find_untold(struct nvme_path *p, struct nvme_path_look *l)
+{
+	if (p->poller.state != POLLER_ARMED || !nvme_reapable(p->qp)) {
+		p->untold = 0;
+		return;
+	}
+	l->interrupt_lost = ++p->untold > 1;
+	poller_wake(&p->poller);
+}
+
 static int look(void *arg)
 {
 	struct watching *w = arg;
@@ -427,10 +462,7 @@ static int look(void *arg)
 	struct nvme_path_look *l = w->look;
 
 	l->now = reactor_now();
-	if (p->poller.state == POLLER_ARMED && nvme_reapable(p->qp)) {
-		l->lost_interrupts++;
-		poller_wake(&p->poller);
-	}
+	find_untold(p, l);
 	l->outstanding = nvme_outstanding(p->qp);
 	l->fault = p->qp->fault;
 	for (uint16_t cid = 0; cid < p->qp->entries - 1; cid++)

@@ -18,7 +18,8 @@
 struct nvme_path {
 	/* hot */
 	struct nvme_qpair *qp;
-	bool closed; /* requests wait in line: others wait already, or it is parked */
+	bool closed;		 /* requests wait in line: others wait already, or it is parked */
+	struct bdev_queue *last; /* whose request came last: doorbells and interrupts are its */
 	struct task flush;
 	struct poller poller;
 
@@ -33,7 +34,7 @@ struct nvme_path {
 	struct reactor *reactor;
 	unsigned users;
 	struct list node;
-	uint64_t interrupts;
+	unsigned untold; /* looks in a row that found completions of which no interrupt had told */
 };
 
 /* A bdev_queue's way to its path (its priv). */
@@ -76,6 +77,8 @@ void nvme_path_resume(struct nvme_path *p);
 /* Everything fails, now and from now on. The device does no DMA any more. */
 void nvme_path_fail(struct nvme_path *p);
 
+/* q will be no more. */
+void nvme_path_forget(struct nvme_path *p, struct bdev_queue *q);
 /* Its namespace has gone: what comes from now on fails. */
 void nvme_door_close(struct nvme_door *d);
 
@@ -84,8 +87,8 @@ struct nvme_path_look {
 	uint64_t now;			      /* ticks */
 	uint64_t late_after, very_late_after; /* in: ticks that a request may take */
 	unsigned outstanding, very_late;
-	unsigned lost_interrupts; /* completions that nobody told of were found */
-	uint16_t late[4];	  /* command identifiers to abort, late_n of them */
+	bool interrupt_lost; /* look after look, completions that nobody told of are found */
+	uint16_t late[4];    /* command identifiers to abort, late_n of them */
 	unsigned late_n;
 	const char *fault;
 };

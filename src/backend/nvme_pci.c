@@ -1,8 +1,8 @@
-/* The hardware of an NVMe controller on the PCI bus, through VFIO. */
+#include "backend/nvme_pci.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
-#include "backend/nvme_device.h"
 #include "pci/vfio.h"
 
 struct pci_hw {

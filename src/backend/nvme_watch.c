@@ -161,10 +161,11 @@ static bool mend_path(struct nvme_device *dev, struct nvme_path *p, const char *
 	struct err e = { 0 };
 
 	nvme_path_watch(p, &look);
-	if (look.lost_interrupts) {
+	if (look.interrupt_lost) {
 		dev->mends.lost_interrupts++;
-		log_warn("NVMe %s: queue %u has completions that no interrupt told of",
-			 name_of(dev), p->qp->id);
+		log_warn(
+			"NVMe %s: interrupts of queue %u do not arrive; its completions are found once a second",
+			name_of(dev), p->qp->id);
 	}
 	*why = look.fault;
 	if (look.fault)

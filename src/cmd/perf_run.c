@@ -15,6 +15,7 @@
 #include "util/ticks.h"
 
 /* With --sleep: from this depth on, for so many completions at a time at most. */
+#define ANSWER_NS  10000000
 #define REST_DEPTH 16
 #define REST_MOST  16u
 
@@ -247,6 +248,23 @@ static void worker_close(struct worker_part *w)
 }
 
 /* Say that the row is done and wait for the next; returns its depth. */
+/* Control threads may be waiting for this thread's reactor. Under the lock. */
+static void wait_and_answer(struct worker_part *w)
+{
+	struct perf_run *run = w->run;
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += ANSWER_NS;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	pthread_cond_timedwait(&run->changed, &run->lock, &until);
+	pthread_mutex_unlock(&run->lock);
+	if (w->reactor)
+		reactor_answer();
+	pthread_mutex_lock(&run->lock);
+}
+
 static uint32_t next_row(struct worker_part *w)
 {
 	struct perf_run *run = w->run;
@@ -256,7 +274,7 @@ static uint32_t next_row(struct worker_part *w)
 	if (--run->busy == 0)
 		pthread_cond_broadcast(&run->changed);
 	while (run->row == w->row)
-		pthread_cond_wait(&run->changed, &run->lock);
+		wait_and_answer(w);
 	w->row = run->row;
 	depth = run->depth;
 	pthread_mutex_unlock(&run->lock);

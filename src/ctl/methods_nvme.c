@@ -107,7 +107,7 @@ static int read_health(const struct nvme_info *i, struct nvme_ctrl *c, void *res
 	int rc = nvme_get_log(c, NVME_LOG_SMART, NVME_NSID_ALL, &log, sizeof(log), e);
 
 	if (rc == 0)
-		*(json_t **)result = nvme_json_health(c, i->bdf, &log);
+		*(json_t **)result = nvme_json_health(&c->id, i->bdf, &log);
 	return rc;
 }
 

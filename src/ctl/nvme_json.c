@@ -127,13 +127,14 @@ static void put_counts(json_t *o, const struct nvme_smart_log *l)
 	put(o, "critical_composite_temperature_time_minutes", from_le32(l->critical_temp_time));
 }
 
-json_t *nvme_json_health(const struct nvme_ctrl *c, const char *bdf, const struct nvme_smart_log *l)
+json_t *nvme_json_health(const struct nvme_id_ctrl *id, const char *bdf,
+			 const struct nvme_smart_log *l)
 {
 	int kelvins = l->composite_temperature[0] | l->composite_temperature[1] << 8;
 	json_t *o = json_pack("{s:o, s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i}", "model_number",
-			      text_of(c->id.mn, sizeof(c->id.mn)), "serial_number",
-			      text_of(c->id.sn, sizeof(c->id.sn)), "firmware_revision",
-			      text_of(c->id.fr, sizeof(c->id.fr)), "traddr", bdf ? bdf : "",
+			      text_of(id->mn, sizeof(id->mn)), "serial_number",
+			      text_of(id->sn, sizeof(id->sn)), "firmware_revision",
+			      text_of(id->fr, sizeof(id->fr)), "traddr", bdf ? bdf : "",
 			      "critical_warning", l->critical_warning, "temperature_celsius",
 			      kelvins - 273, "available_spare_percentage", l->available_spare,
 			      "available_spare_threshold_percentage", l->available_spare_threshold,
@@ -152,4 +153,93 @@ json_t *nvme_json_health(const struct nvme_ctrl *c, const char *bdf, const struc
 	if (sensors)
 		json_object_set_new(o, "temperature_sensors_celsius", sensors);
 	return o;
+}
+
+/* --- identify --- */
+
+static json_t *flags_of(uint32_t bits, const char *const *words, unsigned n)
+{
+	json_t *list = json_array();
+
+	for (unsigned i = 0; i < n; i++)
+		if (bits & 1u << i)
+			json_array_append_new(list, json_string(words[i]));
+	return list;
+}
+
+json_t *nvme_json_id_ctrl(const struct nvme_id_ctrl *id)
+{
+	static const char *const admin[] = { "security",   "format",	     "firmware",
+					     "namespaces", "self-test",	     "directives",
+					     "nvme-mi",	   "virtualization", "doorbell buffers",
+					     "lba status" };
+	static const char *const io[] = { "compare",	   "write uncorrectable",
+					  "deallocate",	   "write zeroes",
+					  "save features", "reservations",
+					  "timestamp",	   "verify",
+					  "copy" };
+	char vendor[16], version[32], nqn[sizeof(id->subnqn) + 1];
+	uint32_t ver = from_le32(id->ver);
+
+	snprintf(vendor, sizeof(vendor), "0x%04x", from_le16(id->vid));
+	snprintf(version, sizeof(version), "%u.%u.%u", ver >> 16, ver >> 8 & 0xff, ver & 0xff);
+	nvme_string(id->subnqn, sizeof(id->subnqn), nqn);
+	return json_pack("{s:o, s:o, s:o, s:s, s:s, s:i, s:s, s:I, s:b, s:b, s:I, s:i, s:o, s:o}",
+			 "model_number", text_of(id->mn, sizeof(id->mn)), "serial_number",
+			 text_of(id->sn, sizeof(id->sn)), "firmware_revision",
+			 text_of(id->fr, sizeof(id->fr)), "vendor_id", vendor, "nvme_version",
+			 version, "controller_id", from_le16(id->cntlid), "subsystem_nqn", nqn,
+			 "max_transfer_pages",
+			 (json_int_t)(id->mdts ? 1ll << MIN(id->mdts, 31) : 0),
+			 "volatile_write_cache", (id->vwc & NVME_VWC_PRESENT) != 0, "sgl",
+			 (from_le32(id->sgls) & 3) != 0, "namespaces_max",
+			 (json_int_t)from_le32(id->nn), "async_events", id->aerl + 1,
+			 "admin_commands", flags_of(from_le16(id->oacs), admin, ARRAY_SIZE(admin)),
+			 "io_commands", flags_of(from_le16(id->oncs), io, ARRAY_SIZE(io)));
+}
+
+static json_t *hex_of(const uint8_t *bytes, size_t len)
+{
+	char text[33];
+	unsigned any = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+		any |= bytes[i];
+	}
+	return any ? json_string(text) : json_null();
+}
+
+static json_t *formats_of(const struct nvme_id_ns *id)
+{
+	json_t *list = json_array();
+
+	for (unsigned i = 0; i <= MIN(id->nlbaf, 63u); i++) {
+		const struct nvme_lbaf *f = &id->lbaf[i];
+
+		json_array_append_new(list,
+				      json_pack("{s:i, s:I, s:i, s:i, s:b}", "lbaf", i,
+						"block_size",
+						(json_int_t)(f->lbads < 32 ? 1ll << f->lbads : 0),
+						"metadata_size", from_le16(f->ms), "performance",
+						f->rp & 3, "in_use",
+						NVME_FLBAS_INDEX(id->flbas) == i));
+	}
+	return list;
+}
+
+json_t *nvme_json_id_ns(uint32_t nsid, const struct nvme_id_ns *id)
+{
+	const struct nvme_lbaf *f = &id->lbaf[NVME_FLBAS_INDEX(id->flbas)];
+	unsigned shift = MIN(f->lbads, 31);
+	uint64_t blocks = from_le64(id->nsze);
+
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:b, s:i, s:o, s:o, s:o}", "nsid",
+			 (json_int_t)nsid, "size", (json_int_t)(blocks << shift), "num_blocks",
+			 (json_int_t)blocks, "used_blocks", (json_int_t)from_le64(id->nuse),
+			 "block_size", (json_int_t)(1ll << shift), "metadata_size",
+			 from_le16(f->ms), "optimal_io_boundary_blocks", from_le16(id->noiob),
+			 "write_protected", (id->nsattr & NVME_NSATTR_PROTECTED) != 0,
+			 "protection_type", id->dps & 7, "nguid", hex_of(id->nguid, 16), "eui64",
+			 hex_of(id->eui64, 8), "formats", formats_of(id));
 }

@@ -13,7 +13,11 @@ json_t *nvme_json_bdev(const struct bdev *b);
 json_t *nvme_json_controller(const struct nvme_info *i);
 
 /* bdev_nvme_get_controller_health_info; bdf may be NULL. */
-json_t *nvme_json_health(const struct nvme_ctrl *c, const char *bdf,
+json_t *nvme_json_health(const struct nvme_id_ctrl *id, const char *bdf,
 			 const struct nvme_smart_log *log);
+
+/* `riffle identify`: a controller, and an element of its "namespaces". */
+json_t *nvme_json_id_ctrl(const struct nvme_id_ctrl *id);
+json_t *nvme_json_id_ns(uint32_t nsid, const struct nvme_id_ns *id);
 
 #endif

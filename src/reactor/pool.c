@@ -182,6 +182,11 @@ int reactor_call(struct reactor *r, int (*fn)(void *arg), void *arg)
 	return c.rc;
 }
 
+void reactor_answer(void)
+{
+	run_posted(reactor_this());
+}
+
 void reactor_mutex_lock(pthread_mutex_t *m)
 {
 	struct reactor *own = reactor_this();

@@ -125,6 +125,8 @@ int reactor_call(struct reactor *r, int (*fn)(void *arg), void *arg);
  * reactor of its own and does control work between turns (perf) answers them while it waits.
  */
 void reactor_mutex_lock(pthread_mutex_t *m);
+/* The same while it waits for anything else: run what others have sent to this thread's reactor. */
+void reactor_answer(void);
 /* Every reactor has passed a turn boundary since the call began: what reactors no longer see may be
  * freed. */
 void reactor_quiesce(void);
