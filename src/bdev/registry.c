@@ -20,7 +20,7 @@ static struct list reservations = LIST_INIT(reservations);
 
 void registry_lock(void)
 {
-	pthread_mutex_lock(&lock);
+	reactor_mutex_lock(&lock);
 }
 
 void registry_unlock(void)
@@ -76,7 +76,7 @@ static int reserve(const struct bdev_driver *d, void *args, struct reservation *
 	char **name = name_in(d, args);
 	int rc = 0;
 
-	pthread_mutex_lock(&lock);
+	registry_lock();
 	if (!*name)
 		*name = invent_name(d);
 	if (!*name)
@@ -89,7 +89,7 @@ static int reserve(const struct bdev_driver *d, void *args, struct reservation *
 	r->name = *name;
 	if (rc == 0)
 		list_add_tail(&reservations, &r->node);
-	pthread_mutex_unlock(&lock);
+	registry_unlock();
 	return rc;
 }
 
@@ -122,7 +122,7 @@ int bdev_create(const struct bdev_driver *d, void *args, char **name_out, struct
 	if (rc)
 		goto out_free;
 	rc = d->create(args, &b, e);
-	pthread_mutex_lock(&lock);
+	registry_lock();
 	list_del(&r.node);
 	if (rc == 0) {
 		b->driver = d;
@@ -135,7 +135,7 @@ int bdev_create(const struct bdev_driver *d, void *args, char **name_out, struct
 		if (name_out)
 			*name_out = strdup(b->name);
 	}
-	pthread_mutex_unlock(&lock);
+	registry_unlock();
 	if (rc == 0)
 		return 0;
 out_free:
@@ -159,7 +159,7 @@ int bdev_delete(const struct bdev_driver *d, const char *name, struct err *e)
 	struct bdev *b;
 	int rc = 0;
 
-	pthread_mutex_lock(&lock);
+	registry_lock();
 	b = find(name);
 	if (!b || b->driver != d)
 		rc = err_field(e, -ENODEV, "name", name, NULL,
@@ -173,7 +173,7 @@ int bdev_delete(const struct bdev_driver *d, const char *name, struct err *e)
 			name);
 	else
 		list_del(&b->node);
-	pthread_mutex_unlock(&lock);
+	registry_unlock();
 	if (rc == 0)
 		destroy(b);
 	return rc;
@@ -184,13 +184,13 @@ void bdev_delete_all(void)
 	for (;;) {
 		struct bdev *b, *last = NULL;
 
-		pthread_mutex_lock(&lock);
+		registry_lock();
 		list_for_each (b, &bdevs, node)
 			if (!b->users)
 				last = b;
 		if (last)
 			list_del(&last->node);
-		pthread_mutex_unlock(&lock);
+		registry_unlock();
 		if (!last)
 			return;
 		destroy(last);
@@ -201,11 +201,11 @@ int bdev_get(const char *name, struct bdev **out, struct err *e)
 {
 	struct bdev *b;
 
-	pthread_mutex_lock(&lock);
+	registry_lock();
 	b = find(name);
 	if (b)
 		b->users++;
-	pthread_mutex_unlock(&lock);
+	registry_unlock();
 	if (!b)
 		return err_field(e, -ENODEV, "name", name, NULL,
 				 "There is no bdev named '%.80s'. bdev_get_bdevs lists them.",
@@ -216,9 +216,9 @@ int bdev_get(const char *name, struct bdev **out, struct err *e)
 
 void bdev_put(struct bdev *b)
 {
-	pthread_mutex_lock(&lock);
+	registry_lock();
 	b->users--;
-	pthread_mutex_unlock(&lock);
+	registry_unlock();
 }
 
 int bdev_for_each(int (*fn)(struct bdev *b, void *arg), void *arg)
@@ -226,13 +226,13 @@ int bdev_for_each(int (*fn)(struct bdev *b, void *arg), void *arg)
 	struct bdev *b;
 	int rc = 0;
 
-	pthread_mutex_lock(&lock);
+	registry_lock();
 	list_for_each (b, &bdevs, node) {
 		rc = fn(b, arg);
 		if (rc)
 			break;
 	}
-	pthread_mutex_unlock(&lock);
+	registry_unlock();
 	return rc;
 }
 
@@ -302,9 +302,9 @@ int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, 
 	rc = b->driver->queue_open ? b->driver->queue_open(q, e) : 0;
 	if (rc)
 		goto out_fit;
-	pthread_mutex_lock(&lock);
+	registry_lock();
 	list_add_tail(&b->queues, &q->node);
-	pthread_mutex_unlock(&lock);
+	registry_unlock();
 	*out = q;
 	return 0;
 out_fit:
@@ -327,21 +327,21 @@ void bdev_resize(struct bdev *b, uint64_t size)
 {
 	struct bdev_queue *q;
 
-	pthread_mutex_lock(&lock);
+	registry_lock();
 	b->size = size;
 	list_for_each (q, &b->queues, node)
 		reactor_call(q->reactor, take_size, q);
-	pthread_mutex_unlock(&lock);
+	registry_unlock();
 }
 
 void bdev_queue_close(struct bdev_queue *q)
 {
 	struct bdev *b = q->bdev;
 
-	pthread_mutex_lock(&lock);
+	registry_lock();
 	list_del(&q->node);
 	stats_add(&b->closed, &q->stats);
-	pthread_mutex_unlock(&lock);
+	registry_unlock();
 	if (b->driver->queue_close)
 		b->driver->queue_close(q);
 	bdev_fit_close(q);

@@ -266,10 +266,10 @@ class NvmeDevices:
                           "-device", f"nvme-ns,drive={drive},bus={serial},nsid={nsid},"
                           f"logical_block_size={block_size},physical_block_size={block_size}"]
 
-    def add_with_port(self, serial, block_sizes):
+    def add_with_port(self, serial, block_sizes, options=""):
         port = f"port{len(self.serials)}"
         self.args += ["-device", f"pcie-root-port,id={port},chassis={len(self.serials) + 1},slot={len(self.serials) + 1}"]
-        self.add(serial, block_sizes, f"bus={port}")
+        self.add(serial, block_sizes, ",".join(filter(None, [f"bus={port}", options])))
 
 
 class Test:
