@@ -77,6 +77,13 @@ struct bdev_stats {
 					   requests and of their ends */
 };
 
+/* Who wants to know of a bdev's new size, which b->size already is. Called with the registry
+ * locked: note it, and do the rest later. */
+struct bdev_watcher {
+	void (*resized)(struct bdev_watcher *w);
+	struct list node;
+};
+
 struct bdev_driver;
 
 struct bdev {
@@ -100,7 +107,7 @@ struct bdev {
 	char *name;
 	struct uuid uuid;
 	unsigned users; /* exports and filters that hold it */
-	struct list node, queues;
+	struct list node, queues, watchers;
 	struct bdev_stats closed; /* of queues that are gone */
 };
 

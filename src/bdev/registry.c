@@ -131,6 +131,7 @@ int bdev_create(const struct bdev_driver *d, void *args, char **name_out, struct
 		b->uuid = *(struct uuid *)param_at(param_find(d->params, "uuid"), args);
 		b->ctx_size = MAX(b->ctx_size, bdev_fit_ctx_size());
 		list_init(&b->queues);
+		list_init(&b->watchers);
 		list_add_tail(&bdevs, &b->node);
 		if (name_out)
 			*name_out = strdup(b->name);
@@ -325,12 +326,29 @@ static int take_size(void *arg)
 
 void bdev_resize(struct bdev *b, uint64_t size)
 {
+	struct bdev_watcher *w;
 	struct bdev_queue *q;
 
 	registry_lock();
 	b->size = size;
 	list_for_each (q, &b->queues, node)
 		reactor_call(q->reactor, take_size, q);
+	list_for_each (w, &b->watchers, node)
+		w->resized(w);
+	registry_unlock();
+}
+
+void bdev_watch(struct bdev *b, struct bdev_watcher *w)
+{
+	registry_lock();
+	list_add_tail(&b->watchers, &w->node);
+	registry_unlock();
+}
+
+void bdev_unwatch(struct bdev_watcher *w)
+{
+	registry_lock();
+	list_del(&w->node);
 	registry_unlock();
 }
 

@@ -32,6 +32,10 @@ void bdev_resize(struct bdev *b, uint64_t size);
 int bdev_get(const char *name, struct bdev **out, struct err *e);
 void bdev_put(struct bdev *b);
 
+/* b is held. */
+void bdev_watch(struct bdev *b, struct bdev_watcher *w);
+void bdev_unwatch(struct bdev_watcher *w);
+
 /* Call fn for each ready bdev, in order of creation, under the lock, until it returns non-zero;
  * returns that. */
 int bdev_for_each(int (*fn)(struct bdev *b, void *arg), void *arg);

@@ -279,6 +279,53 @@ static int get_iostat(const struct rpc_method *m, void **args, json_t **result, 
 	return 0;
 }
 
+/* --- bdev_null_resize --- */
+
+struct resize_args {
+	char *name;
+	uint64_t new_size;
+};
+
+static const struct param resize_params[] = {
+	PARAM_STRING(struct resize_args, name, .required = true, .min = 1, .help = "the disk"),
+	PARAM_UINT(struct resize_args, new_size, .required = true, .min = 1,
+		   .max = UINT64_C(1) << 42, .help = "in MiB"),
+	{ 0 }
+};
+
+/* What is saved is what it is now. */
+static void keep_size(struct bdev *b)
+{
+	const struct param *params = b->driver->params;
+
+	registry_lock();
+	*(uint64_t *)param_at(param_find(params, "num_blocks"), b->args) = b->size / b->block_size;
+	*(uint64_t *)param_at(param_find(params, "size"), b->args) = 0;
+	registry_unlock();
+}
+
+static int null_resize(const struct rpc_method *m, void **args, json_t **result, struct err *e)
+{
+	struct resize_args *a = *args;
+	struct bdev *b;
+	int rc = bdev_get(a->name, &b, e);
+
+	(void)m;
+	(void)result;
+	if (rc)
+		return rc;
+	if (b->driver == &null_driver) {
+		bdev_resize(b, a->new_size << 20);
+		keep_size(b);
+	} else {
+		rc = err_field(e, -EINVAL, "name", a->name, NULL,
+			       "'%.80s' is no null disk: its driver is %s.", a->name,
+			       b->driver->name);
+	}
+	bdev_put(b);
+	return rc;
+}
+
 const struct rpc_method bdev_methods[] = { { .name = "bdev_get_bdevs",
 					     .help = "all bdevs, or one",
 					     .params = get_params,
@@ -289,4 +336,9 @@ const struct rpc_method bdev_methods[] = { { .name = "bdev_get_bdevs",
 					     .params = iostat_params,
 					     .args_size = sizeof(struct iostat_args),
 					     .fn = get_iostat },
+					   { .name = "bdev_null_resize",
+					     .help = "change the size of a null disk",
+					     .params = resize_params,
+					     .args_size = sizeof(struct resize_args),
+					     .fn = null_resize },
 					   { 0 } };

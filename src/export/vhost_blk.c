@@ -252,8 +252,8 @@ static uint8_t check_seg(const struct vhost_blk_queue *q, const struct virtio_bl
 		return VIRTIO_BLK_S_UNSUPP;
 	if (len > (op == BDEV_DISCARD ? q->disk->max_discard : q->disk->max_zeroes))
 		return VIRTIO_BLK_S_IOERR;
-	if (sector > q->disk->size >> VIRTIO_BLK_SECTOR_SHIFT ||
-	    !range_fits(sector << VIRTIO_BLK_SECTOR_SHIFT, len, q->disk->size))
+	if (sector > q->bq->size >> VIRTIO_BLK_SECTOR_SHIFT ||
+	    !range_fits(sector << VIRTIO_BLK_SECTOR_SHIFT, len, q->bq->size))
 		return VIRTIO_BLK_S_IOERR;
 	return VIRTIO_BLK_S_OK;
 }

@@ -85,6 +85,27 @@ static int step(struct vhost_blk *v)
 	return rc;
 }
 
+/* The bdev has a new size: the guest hears of it. */
+static void resize(struct vhost_blk *v)
+{
+	uint64_t n;
+
+	if (read(v->resized_fd, &n, sizeof(n)) < 0)
+		return;
+	pthread_mutex_lock(&v->session_lock);
+	vhost_blk_device_resize(v);
+	vhost_session_config_changed(v->session);
+	pthread_mutex_unlock(&v->session_lock);
+}
+
+static void note_resized(struct bdev_watcher *w)
+{
+	static const uint64_t one = 1;
+	struct vhost_blk *v = container_of(w, struct vhost_blk, watcher);
+
+	(void)!write(v->resized_fd, &one, sizeof(one));
+}
+
 /* Serve one front-end until it or we leave. true: we. */
 static bool run_session(struct vhost_blk *v)
 {
@@ -94,7 +115,8 @@ static bool run_session(struct vhost_blk *v)
 		int conn = vhost_session_fd(v->session);
 		struct pollfd p[] = { { conn, POLLIN, 0 },
 				      { v->stop_fd, POLLIN, 0 },
-				      { v->listen_fd, POLLIN, 0 } };
+				      { v->listen_fd, POLLIN, 0 },
+				      { v->resized_fd, POLLIN, 0 } };
 
 		if (poll(p, ARRAY_SIZE(p), held ? RETIRE_MS : -1) < 0 && errno != EINTR)
 			return false;
@@ -105,6 +127,8 @@ static bool run_session(struct vhost_blk *v)
 			return false;
 		if (p[2].revents && !p[0].revents)
 			turn_away(v);
+		if (p[3].revents)
+			resize(v);
 		held = vhost_session_retire(v->session);
 	}
 }
@@ -135,6 +159,7 @@ static bool serve(struct vhost_blk *v, int fd)
 	bool stop;
 
 	v->features = 0;
+	vhost_blk_device_resize(v);
 	WRITE_ONCE(v->write_through, true);
 	if (!set_connected(v, true)) {
 		close(fd);
@@ -208,8 +233,12 @@ static int check_name(const char *name, struct err *e)
 
 static void vhost_blk_free(struct vhost_blk *v)
 {
+	if (v->watcher.resized)
+		bdev_unwatch(&v->watcher);
 	if (v->bdev)
 		bdev_put(v->bdev);
+	if (v->resized_fd >= 0)
+		close(v->resized_fd);
 	if (v->stop_fd >= 0)
 		close(v->stop_fd);
 	if (v->listen_fd >= 0)
@@ -245,8 +274,11 @@ static int prepare(struct vhost_blk *v, struct err *e)
 		return err_set(e, -ENOMEM, "Out of memory.");
 	vhost_blk_device_init(v);
 	v->stop_fd = eventfd(0, EFD_CLOEXEC);
-	if (v->stop_fd < 0)
+	v->resized_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (v->stop_fd < 0 || v->resized_fd < 0)
 		return err_set(e, -errno, "Cannot make an eventfd: %s.", err_words(errno));
+	v->watcher.resized = note_resized;
+	bdev_watch(v->bdev, &v->watcher);
 	return sock_listen(v->socket, &v->listen_fd, e);
 }
 
@@ -274,7 +306,7 @@ int vhost_blk_create(struct vhost_blk_args *args, struct err *e)
 		return err_set(e, -ENOMEM, "Out of memory.");
 	}
 	v->args = args;
-	v->listen_fd = v->stop_fd = -1;
+	v->listen_fd = v->stop_fd = v->resized_fd = -1;
 	v->created = ticks();
 	pthread_mutex_init(&v->session_lock, NULL);
 	/* Nothing here is slow, so the name is kept free by doing one at a time. */

@@ -28,6 +28,8 @@ struct vhost_blk {
 	/* The control thread's, under the session's lock. */
 	pthread_t thread;
 	int listen_fd, stop_fd;
+	int resized_fd; /* the bdev has a new size */
+	struct bdev_watcher watcher;
 	struct vhost_session *session;
 	struct vhost_blk_queue **queue; /* by ring */
 	uint64_t features;
@@ -82,6 +84,8 @@ extern pthread_mutex_t vhost_blk_changing;
 
 /* Fill disk and config from args and bdev. */
 void vhost_blk_device_init(struct vhost_blk *v);
+/* The bdev's size into the configuration space. */
+void vhost_blk_device_resize(struct vhost_blk *v);
 /* The feature bits to offer. */
 uint64_t vhost_blk_device_features(const struct vhost_blk *v);
 

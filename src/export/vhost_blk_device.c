@@ -179,7 +179,6 @@ static void fill_disk(struct vhost_blk *v)
 	const struct bdev *b = v->bdev;
 	const char *serial = v->args->serial ? v->args->serial : v->args->ctrlr;
 
-	v->disk.size = b->size;
 	v->disk.readonly = v->args->readonly || b->readonly;
 	v->disk.discard = b->limits.max_discard > 0;
 	v->disk.max_discard = ROUND_DOWN(b->limits.max_discard, b->block_size);
@@ -211,6 +210,13 @@ static void fill_config(struct vhost_blk *v)
 		.max_write_zeroes_seg = to_le32(VHOST_BLK_RANGES),
 		.write_zeroes_may_unmap = v->disk.discard,
 	};
+}
+
+void vhost_blk_device_resize(struct vhost_blk *v)
+{
+	registry_lock();
+	v->config.capacity = to_le64(v->bdev->size >> VIRTIO_BLK_SECTOR_SHIFT);
+	registry_unlock();
 }
 
 void vhost_blk_device_init(struct vhost_blk *v)

@@ -13,7 +13,6 @@
 
 /* What requests need to know of the disk. */
 struct vhost_blk_disk {
-	uint64_t size;
 	uint32_t max_discard, max_zeroes; /* bytes per range, as in the configuration space */
 	bool readonly, discard;
 	char id[VIRTIO_BLK_ID_BYTES];

@@ -51,9 +51,11 @@ enum vhost_request {
 #define VHOST_F_REPLY	   4u
 #define VHOST_F_NEED_REPLY 8u
 
-#define VHOST_PROTOCOL_F_MQ		     0
-#define VHOST_PROTOCOL_F_LOG_SHMFD	     1
-#define VHOST_PROTOCOL_F_REPLY_ACK	     3
+#define VHOST_PROTOCOL_F_MQ	    0
+#define VHOST_PROTOCOL_F_LOG_SHMFD  1
+#define VHOST_PROTOCOL_F_REPLY_ACK  3
+#define VHOST_BACKEND_CONFIG_CHANGE 2 /* a request of the back-end */
+
 #define VHOST_PROTOCOL_F_BACKEND_REQ	     5
 #define VHOST_PROTOCOL_F_CONFIG		     9
 #define VHOST_PROTOCOL_F_INFLIGHT_SHMFD	     12

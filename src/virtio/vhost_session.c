@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "mem/mem.h"
@@ -71,6 +72,18 @@ void vhost_session_close(struct vhost_session *s, bool gone)
 int vhost_session_fd(const struct vhost_session *s)
 {
 	return s->fd;
+}
+
+void vhost_session_config_changed(struct vhost_session *s)
+{
+	struct vhost_hdr hdr = { .request = VHOST_BACKEND_CONFIG_CHANGE, .flags = VHOST_VERSION };
+
+	/* Twelve bytes. A front-end that does not even take them finds the new size in its own
+	 * time. */
+	if (s->backend_fd >= 0 &&
+	    send(s->backend_fd, &hdr, sizeof(hdr), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(hdr))
+		log_warn("%s: the front-end cannot be told that the disk has another size: %s",
+			 s->c.name, err_words(errno));
 }
 
 /* --- the note --- */

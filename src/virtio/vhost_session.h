@@ -87,6 +87,10 @@ bool vhost_session_retire(struct vhost_session *s);
 int vhost_session_note_get(const struct vhost_session *s);
 void vhost_session_note_set(struct vhost_session *s, uint8_t value); /* nothing without a region */
 
+/* The configuration space has changed: the front-end is told, if it wants to know
+ * (VHOST_USER_BACKEND_CONFIG_CHANGE_MSG). */
+void vhost_session_config_changed(struct vhost_session *s);
+
 /* To wait for. */
 int vhost_session_fd(const struct vhost_session *s);
 

@@ -174,7 +174,7 @@ static unsigned fill_ring(bool indirect)
 
 static void start_queue(bool packed, bool inflight)
 {
-	static const struct vhost_blk_disk disk = { .size = 64u << 20, .id = "cost" };
+	static const struct vhost_blk_disk disk = { .id = "cost" };
 	struct virtq_setup setup = {
 		.num = NUM,
 		.avail_user = AVAIL_AT,

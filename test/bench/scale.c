@@ -32,7 +32,7 @@ struct lane {
 };
 
 static struct lane lanes[QUEUES_MAX];
-static const struct vhost_blk_disk disk = { .size = 1u << 30, .id = "scale" };
+static const struct vhost_blk_disk disk = { .id = "scale" };
 
 /* The driver: each head is given back as soon as it comes. */
 static unsigned drive(struct poller *p)

@@ -35,6 +35,31 @@ def test_a_full_eventfd_that_blocks_again():
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
 
 
+def test_a_disk_that_changes_its_size():
+    """The front-end is told (CONFIG_CHANGE_MSG), reads the new capacity, and I/O beyond it fails or works accordingly."""
+    with Daemon() as daemon:
+        daemon.rpc("bdev_null_create", name="Null0", num_blocks=2048, block_size=512)
+        daemon.rpc("vhost_create_blk_controller", ctrlr="disk", dev_name="Null0")
+        ours, theirs = socket.socketpair()
+        ours.settimeout(5)
+        with Guest(daemon.vhost_path("disk")) as guest:
+            guest.tell(vu.SET_BACKEND_REQ_FD, b"", [theirs.fileno()])
+            guest.ring.read(2047)
+            for mib, last in ((4, 8191), (1, 2047)):
+                daemon.rpc("bdev_null_resize", name="Null0", new_size=mib)
+                assert ours.recv(64) == struct.pack("<III", 2, 1, 0)
+                assert struct.unpack("<Q", guest.get_config(0, 8))[0] == mib * 2048
+                guest.ring.read(last)
+                guest.ring.read(last + 1, status=vu.IOERR)
+        saved = daemon.rpc("save_config")
+        null = [r for s in saved["subsystems"] for r in s["config"] if r["method"] == "bdev_null_create"]
+        assert null[0]["params"]["num_blocks"] == 2048, null
+        error = daemon.rpc_error("bdev_null_resize", name="Null1", new_size=1)
+        assert error.code == -19, error
+    ours.close()
+    theirs.close()
+
+
 def test_a_log_that_nobody_reads():
     """A full stderr pipe loses lines; it stops nobody."""
     read_end, write_end = os.pipe()

@@ -137,8 +137,8 @@ class Riffle:
 
     def add(self, disk):
         bdev = f"{disk.kind}-{disk.name}"
-        if disk.kind == "malloc":
-            self.rpc("bdev_malloc_create", name=bdev, num_blocks=disk.size // 512, block_size=512)
+        if disk.kind in ("malloc", "null"):
+            self.rpc(f"bdev_{disk.kind}_create", name=bdev, num_blocks=disk.size // 512, block_size=512)
         else:
             self.rpc(f"bdev_{disk.kind}_create", name=bdev, filename=disk.path)
         options = {}
