@@ -372,17 +372,17 @@ static void who_has_a_file_is_named(void **state)
 	(void)state;
 	folder("proc/self");
 	folder("proc/1/fd");
-	folder("proc/4711/fd");
-	snprintf(path, sizeof(path), "%s/proc/4711/fd/3", root);
+	folder("proc/4194305/fd");
+	snprintf(path, sizeof(path), "%s/proc/4194305/fd/3", root);
 	assert_int_equal(symlink("/dev/vfio/7", path), 0);
-	snprintf(path, sizeof(path), "%s/proc/4711/comm", root);
+	snprintf(path, sizeof(path), "%s/proc/4194305/comm", root);
 	comm = fopen(path, "w");
 	assert_non_null(comm);
 	fputs("qemu-system-x86\n", comm);
 	fclose(comm);
 	snprintf(path, sizeof(path), "%s/proc", root);
 	assert_string_equal(vfio_holder(path, "/dev/vfio/7", text, sizeof(text)),
-			    "process 4711 (qemu-system-x86)");
+			    "process 4194305 (qemu-system-x86)");
 	assert_string_equal(vfio_holder(path, "/dev/vfio/8", text, sizeof(text)),
 			    "another process");
 	assert_string_equal(vfio_holder("/nowhere", "/dev/vfio/7", text, sizeof(text)),
