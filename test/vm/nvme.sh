@@ -138,6 +138,21 @@ unplug_while_held() { # BDF
 	done
 }
 
+# ---- riffle's own driver ------------------------------------------------------------------------------------------
+
+perf() { # ARG..
+	riffle perf "$@" >/tmp/perf 2>&1 || { cat /tmp/perf; return 1; }
+	grep -E 'IOPS|nvme:' /tmp/perf | head -n 8
+}
+
+changed_disks() { # SERIAL: our driver has written to all of them
+	local d n=0
+	for d in $(disks_of "$1"); do
+		n=$((n + 1))
+		[ "$(sum_of "$d")" != "$(sed -n ${n}p "/tmp/sums-$1")" ] || { echo "$d is as it was"; return 1; }
+	done
+}
+
 # ---- the test -----------------------------------------------------------------------------------------------------
 
 modprobe nvme
@@ -166,6 +181,13 @@ check "with all namespaces" wait_for_namespaces RIFFLE-A 2
 check "the data is there" same_disks RIFFLE-A
 
 check "to vfio-pci once more" give_to vfio-pci "$a"
+check "riffle perf: blocks of 512 and 4096 bytes, verified" perf -w verify -t 4 -q 16 "nvme:$a,nsid=1" "nvme:$a,nsid=2"
+check "riffle perf: random reads" perf -w randread -t 2 -q 32 "nvme:$a,nsid=2"
+check "to the kernel again" give_to nvme "$a"
+check "with all namespaces again" wait_for_namespaces RIFFLE-A 2
+check "the kernel reads what was written" changed_disks RIFFLE-A
+
+check "to vfio-pci for the last time" give_to vfio-pci "$a"
 check "unplugging asks for it" unplug_while_held "$a"
 check "a device that has gone" refused_naming "$a" "no PCI device"
 finish
