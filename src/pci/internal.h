@@ -26,14 +26,7 @@ int vfio_group_get_device(const struct pci_device *pci, int *fd, struct err *e);
 /* A device's fd is closed. */
 void vfio_group_put(int group);
 
-/*
- * The members of an IOMMU group that belong to drivers of the kernel, so that nobody else may have
- * the group: "0000:00:1f.0 (lpc_ich), 0000:00:1f.3 (i801_smbus)" into text, as many as it takes.
- * Returns their number.
- */
-unsigned vfio_group_strangers(const char *sysfs, int group, char *text, size_t size);
-
-/* The sentence for a group with strangers. Returns -EBUSY. */
+/* The sentence for a group that has members with drivers of the kernel. Returns -EBUSY. */
 int vfio_group_not_viable(const struct pci_device *pci, struct err *e);
 
 /* Which other process has opened a file: "process 123 (qemu-system-x86)", or "another process" when

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "pci/bind.h"
 #include "pci/internal.h"
 #include "util/list.h"
 
@@ -19,41 +20,7 @@ struct group {
 
 static struct list groups = LIST_INIT(groups);
 
-/* --- what sysfs and proc tell --- */
-
-/* The kernel lets these live in a group that a process has: VFIO's own, and drivers of bridges and
- * placeholders, which do no DMA. */
-static bool harmless(const char *driver)
-{
-	return !driver[0] || strstr(driver, "vfio") || !strcmp(driver, "pci-stub") ||
-	       !strcmp(driver, "pcieport") || !strcmp(driver, "shpchp");
-}
-
-unsigned vfio_group_strangers(const char *sysfs, int group, char *text, size_t size)
-{
-	char path[PATH_MAX], driver[64];
-	const struct dirent *entry;
-	size_t used = 0;
-	unsigned n = 0;
-	DIR *dir;
-
-	text[0] = '\0';
-	snprintf(path, sizeof(path), "%s/kernel/iommu_groups/%d/devices", sysfs, group);
-	dir = opendir(path);
-	while (dir && (entry = readdir(dir))) {
-		if (entry->d_name[0] == '.' ||
-		    harmless(sysfs_link(driver, sizeof(driver), "%s/%s/driver", path,
-					entry->d_name)))
-			continue;
-		if (used < size)
-			used += (size_t)snprintf(text + used, size - used, "%s%s (%s)",
-						 n ? ", " : "", entry->d_name, driver);
-		n++;
-	}
-	if (dir)
-		closedir(dir);
-	return n;
-}
+/* --- why a file is not to be had --- */
 
 static bool has_open(const char *proc, const char *pid, const char *path)
 {
@@ -141,16 +108,11 @@ static struct group *find(int id)
 
 int vfio_group_not_viable(const struct pci_device *pci, struct err *e)
 {
-	char others[160];
-	unsigned n = vfio_group_strangers(SYSFS, pci->iommu_group, others, sizeof(others));
+	int rc = pci_group_check(SYSFS, pci, pci, 1, e);
 
-	if (n == 0)
-		return err_set(e, -EBUSY, "IOMMU group %d of %s has a member that the kernel uses.",
-			       pci->iommu_group, pci->bdf);
-	return err_set(
-		e, -EBUSY,
-		"%s shares IOMMU group %d with %s. Who drives one of them has them all: unbind %s too (`riffle bind`), or move the disk to another slot.",
-		pci->bdf, pci->iommu_group, others, n == 1 ? "that one" : "those");
+	return rc ? rc
+		  : err_set(e, -EBUSY, "IOMMU group %d of %s has a member that the kernel uses.",
+			    pci->iommu_group, pci->bdf);
 }
 
 static int check_viable(const struct group *g, const struct pci_device *pci, struct err *e)

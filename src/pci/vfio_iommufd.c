@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "mem/iommu.h"
+#include "pci/bind.h"
 #include "pci/internal.h"
 #include "util/log.h"
 
@@ -145,10 +146,10 @@ bool vfio_cdev_exists(const char *bdf)
 
 static int bind_failed(const struct pci_device *pci, const char *path, int code, struct err *e)
 {
-	char text[64];
+	int rc = pci_group_check(SYSFS, pci, pci, 1, e);
 
-	if (vfio_group_strangers(SYSFS, pci->iommu_group, text, sizeof(text)))
-		return vfio_group_not_viable(pci, e);
+	if (rc)
+		return rc;
 	/* A device is bound once; who comes second is told that its request is wrong. */
 	if (code == -EBUSY || code == -EINVAL)
 		return vfio_open_failed(path, pci->bdf, -EBUSY, e);

@@ -1,5 +1,5 @@
-/* What VFIO and a device's configuration space tell, taken apart; groups in a sysfs of our own. The
- * rest is test/vm's. */
+/* What VFIO and a device's configuration space tell, taken apart; processes in a procfs of our own.
+ * The rest is test/vm's. */
 #include <linux/pci_regs.h>
 #include <linux/vfio.h>
 #include <sys/stat.h>
@@ -317,7 +317,7 @@ static void chains_without_msix_end(void **state)
 	assert_false(pci_msix_find(config, &m));
 }
 
-/* --- groups --- */
+/* --- processes --- */
 
 static char root[] = "/tmp/vfio_test.XXXXXX";
 
@@ -327,41 +327,6 @@ static void folder(const char *path)
 
 	snprintf(command, sizeof(command), "mkdir -p '%s/%s'", root, path);
 	assert_int_equal(system(command), 0);
-}
-
-static void member(const char *bdf, const char *driver)
-{
-	char path[512], target[128];
-
-	snprintf(path, sizeof(path), "kernel/iommu_groups/7/devices/%s", bdf);
-	folder(path);
-	if (!driver)
-		return;
-	snprintf(path, sizeof(path), "%s/kernel/iommu_groups/7/devices/%s/driver", root, bdf);
-	snprintf(target, sizeof(target), "../../../../bus/pci/drivers/%s", driver);
-	assert_int_equal(symlink(target, path), 0);
-}
-
-static void members_with_drivers_of_the_kernel_are_named(void **state)
-{
-	char text[160], little[12];
-
-	(void)state;
-	assert_int_equal(vfio_group_strangers(root, 7, text, sizeof(text)), 0);
-	member("0000:00:1c.0", "pcieport");
-	member("0000:01:00.0", "vfio-pci");
-	member("0000:01:00.1", NULL);
-	assert_int_equal(vfio_group_strangers(root, 7, text, sizeof(text)), 0);
-	assert_string_equal(text, "");
-	member("0000:01:00.2", "xhci_hcd");
-	assert_int_equal(vfio_group_strangers(root, 7, text, sizeof(text)), 1);
-	assert_string_equal(text, "0000:01:00.2 (xhci_hcd)");
-	member("0000:01:00.3", "ahci");
-	assert_int_equal(vfio_group_strangers(root, 7, text, sizeof(text)), 2);
-	assert_non_null(strstr(text, "0000:01:00.3 (ahci)"));
-	assert_non_null(strstr(text, "), 0000:"));
-	assert_int_equal(vfio_group_strangers(root, 7, little, sizeof(little)), 2);
-	assert_int_equal(strlen(little), sizeof(little) - 1);
 }
 
 static void who_has_a_file_is_named(void **state)
@@ -418,7 +383,6 @@ int main(void)
 		cmocka_unit_test(areas_that_make_no_sense_are_left_out),
 		cmocka_unit_test(the_msix_table_is_found),
 		cmocka_unit_test(chains_without_msix_end),
-		cmocka_unit_test(members_with_drivers_of_the_kernel_are_named),
 		cmocka_unit_test(who_has_a_file_is_named),
 	};
 

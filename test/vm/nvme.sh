@@ -22,12 +22,18 @@ driver_of() { # BDF
 	[ ! -e "/sys/bus/pci/devices/$1/driver" ] || basename "$(readlink "/sys/bus/pci/devices/$1/driver")"
 }
 
-give_to() { # DRIVER BDF
-	local device=/sys/bus/pci/devices/$2
-	[ ! -e "$device/driver" ] || echo "$2" >"$device/driver/unbind"
-	echo "$1" >"$device/driver_override"
-	echo "$2" >/sys/bus/pci/drivers_probe
-	[ "$(driver_of "$2")" = "$1" ] || { echo "$2 has driver '$(driver_of "$2")', expected $1"; return 1; }
+has_driver() { # DRIVER BDF
+	[ "$(driver_of "$2")" = "$1" ] || { echo "$2 has driver '$(driver_of "$2")', expected '$1'"; return 1; }
+}
+
+bind() { # BDF..
+	riffle bind "$@"
+	has_driver vfio-pci "${!#}"
+}
+
+unbind() { # BDF..
+	riffle unbind "$@"
+	has_driver nvme "${!#}"
 }
 
 # ---- disks of the kernel ------------------------------------------------------------------------------------------
@@ -115,7 +121,7 @@ unbind_while_held() { # BDF: the kernel waits until the program has closed it
 	start_holding "$1"
 	echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"
 	wait "$holder"
-	[ -z "$(driver_of "$1")" ]
+	has_driver "" "$1"
 }
 
 busy_while_held() { # BDF
@@ -163,31 +169,31 @@ check "riffle list: the kernel has them" listed kernel
 check "data is written" write_disks RIFFLE-A
 check "a disk of the kernel is not opened" refused_naming "$a" "driver nvme" "riffle bind"
 
-modprobe vfio-pci
-check "to vfio-pci" give_to vfio-pci "$a"
+check "to vfio-pci" bind "$a"
 check "riffle list: one is bound to vfio-pci" listed bound
 check "probe: registers, memory, interrupts, reset" probe "$a"
 check "a device that another process has" busy_while_held "$a"
 check "unbind asks for it" unbind_while_held "$a"
 
-check "one of two functions to vfio-pci" give_to vfio-pci "$b"
+check "one of two functions alone is not bound" eval '! riffle bind "$b"'
+check "but with --force" bind --force "$b"
 check "a group with a stranger is not opened" refused_naming "$b" "$c (nvme)" "IOMMU group"
-check "both to vfio-pci" give_to vfio-pci "$c"
-check "to vfio-pci again" give_to vfio-pci "$a"
+check "both to vfio-pci" bind "$c"
+check "to vfio-pci again" bind "$a"
 check "three devices, two groups, one address space" probe together "$b" "$a" "$c"
 
-check "back to the kernel" give_to nvme "$a"
+check "back to the kernel" unbind "$a"
 check "with all namespaces" wait_for_namespaces RIFFLE-A 2
 check "the data is there" same_disks RIFFLE-A
 
-check "to vfio-pci once more" give_to vfio-pci "$a"
+check "to vfio-pci once more" bind "$a"
 check "riffle perf: blocks of 512 and 4096 bytes, verified" perf -w verify -t 4 -q 16 "nvme:$a,nsid=1" "nvme:$a,nsid=2"
 check "riffle perf: random reads" perf -w randread -t 2 -q 32 "nvme:$a,nsid=2"
-check "to the kernel again" give_to nvme "$a"
+check "to the kernel again" unbind "$a"
 check "with all namespaces again" wait_for_namespaces RIFFLE-A 2
 check "the kernel reads what was written" changed_disks RIFFLE-A
 
-check "to vfio-pci for the last time" give_to vfio-pci "$a"
+check "to vfio-pci for the last time" bind "$a"
 check "unplugging asks for it" unplug_while_held "$a"
 check "a device that has gone" refused_naming "$a" "no PCI device"
 finish
