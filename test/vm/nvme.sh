@@ -1,6 +1,6 @@
 # NVMe controllers go from the kernel to our programs and back.
 #
-# RIFFLE-A (a serial) has a slot of its own and can be unplugged; RIFFLE-B and RIFFLE-C are functions of one device and
+# RIFFLE-A and RIFFLE-D (serials) have slots of their own and can be unplugged; RIFFLE-B and RIFFLE-C are functions of one device and
 # so share an IOMMU group. The first namespace of A has blocks of 512 bytes, the second of 4096.
 . /job/lib.sh
 PATH=$PATH:/job
@@ -133,15 +133,19 @@ busy_while_held() { # BDF
 	return $rc
 }
 
-unplug_while_held() { # BDF
+wait_until_gone() { # BDF
 	local n=0
-	start_holding "$1"
-	[ "$(ask unplug RIFFLE-A)" = "done" ]
-	wait "$holder"
 	until [ ! -e "/sys/bus/pci/devices/$1" ]; do
 		[ $((n += 1)) -le 300 ] || { echo "$1 is still there after 30 s"; return 1; }
 		sleep 0.1
 	done
+}
+
+unplug_while_held() { # BDF SERIAL
+	start_holding "$1"
+	[ "$(ask unplug "$2")" = "done" ]
+	wait "$holder"
+	wait_until_gone "$1"
 }
 
 # ---- riffle's own driver ------------------------------------------------------------------------------------------
@@ -149,6 +153,19 @@ unplug_while_held() { # BDF
 perf() { # ARG..
 	riffle perf "$@" >/tmp/perf 2>&1 || { cat /tmp/perf; return 1; }
 	grep -E 'IOPS|nvme:' /tmp/perf | head -n 8
+}
+
+# Its I/O fails, and it says so; no signal ends it.
+unplug_under_load() { # BDF SERIAL
+	local pid rc=0
+	riffle perf -w randread -t 30 "nvme:$1,nsid=1" >/tmp/perf 2>&1 &
+	pid=$!
+	sleep 3
+	[ "$(ask unplug "$2")" = "done" ]
+	wait $pid || rc=$?
+	cat /tmp/perf
+	[ $rc = 1 ] || { echo "the exit status is $rc"; return 1; }
+	wait_until_gone "$1"
 }
 
 changed_disks() { # SERIAL: our driver has written to all of them
@@ -162,8 +179,9 @@ changed_disks() { # SERIAL: our driver has written to all of them
 # ---- the test -----------------------------------------------------------------------------------------------------
 
 modprobe nvme
-check "the kernel has all disks" eval 'wait_for_namespaces RIFFLE-A 2; wait_for_namespaces RIFFLE-B 1; wait_for_namespaces RIFFLE-C 1'
-a=$(bdf_of RIFFLE-A) b=$(bdf_of RIFFLE-B) c=$(bdf_of RIFFLE-C)
+check "the kernel has all disks" eval 'wait_for_namespaces RIFFLE-A 2; wait_for_namespaces RIFFLE-B 1; wait_for_namespaces RIFFLE-C 1
+	wait_for_namespaces RIFFLE-D 1'
+a=$(bdf_of RIFFLE-A) b=$(bdf_of RIFFLE-B) c=$(bdf_of RIFFLE-C) d=$(bdf_of RIFFLE-D)
 check "blocks of 512 and of 4096 bytes" namespaces_are_512_and_4096
 check "riffle list: the kernel has them" listed kernel
 check "data is written" write_disks RIFFLE-A
@@ -194,6 +212,8 @@ check "with all namespaces again" wait_for_namespaces RIFFLE-A 2
 check "the kernel reads what was written" changed_disks RIFFLE-A
 
 check "to vfio-pci for the last time" bind "$a"
-check "unplugging asks for it" unplug_while_held "$a"
+check "unplugging under load" unplug_under_load "$a" RIFFLE-A
 check "a device that has gone" refused_naming "$a" "no PCI device"
+check "the other to vfio-pci" bind "$d"
+check "unplugging asks for a device" unplug_while_held "$d" RIFFLE-D
 finish
