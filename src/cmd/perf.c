@@ -28,7 +28,7 @@ static void usage(FILE *out)
 		"        malloc:size=SIZE         RAM\n"
 		"        file:PATH[,block_size=N] a file or block device (write jobs overwrite it!)\n"
 		"        vhost:SOCKET             a disk behind a vhost-user-blk socket\n"
-	"        nvme:BDF[,nsid=N]        a namespace of an NVMe device that is bound to vfio-pci\n"
+		"        nvme:BDF[,nsid=N]        a namespace of an NVMe device that is bound to vfio-pci\n"
 		"        DRIVER:KEY=VALUE,...     any driver, with the parameters of bdev_DRIVER_create\n"
 		"        TARGET+FILTER:KEY=VALUE  a filter on top: malloc:size=64M+delay:avg_read_latency=100\n\n"
 		"  -w, --job NAME      read write randread randwrite rw randrw (default: randread), or\n"

@@ -76,7 +76,7 @@ int pci_group_check(const char *sysfs, const struct pci_device *d, const struct 
 		return 0;
 	return err_set(e, -EBUSY,
 		       "%s is in IOMMU group %d with %s, and VFIO opens a group only when none of "
-		       "it is with other drivers. Name them all in one command, or move the "
+		       "it is with other drivers. Name them all to one `riffle bind`, or move the "
 		       "device to another slot.",
 		       d->bdf, d->iommu_group, names);
 }

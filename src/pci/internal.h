@@ -18,7 +18,7 @@
 
 /* --- vfio_group.c --- */
 
-/* Is there a file for this group, and so the old way to its devices? */
+/* Are there files for containers and this group, and so the old way to its devices? */
 bool vfio_group_exists(int group);
 /* Take the group, if we do not have it yet, into our container. *fd: of the device. Errors: those
  * of vfio_open(). */
@@ -26,15 +26,11 @@ int vfio_group_get_device(const struct pci_device *pci, int *fd, struct err *e);
 /* A device's fd is closed. */
 void vfio_group_put(int group);
 
-/*
- * The members of an IOMMU group that belong to drivers of the kernel, so that nobody else may have
- * the group: "0000:00:1f.0 (lpc_ich), 0000:00:1f.3 (i801_smbus)" into text, as many as it takes.
- * Returns their number.
- */
-unsigned vfio_group_strangers(const char *sysfs, int group, char *text, size_t size);
+/* The sentence for a group that has members with drivers of the kernel. Returns -EBUSY. */
+int vfio_group_not_viable(const struct pci_device *pci, struct err *e);
 
-/* Who has opened a file: "process 123 (qemu-system-x86)", or "another process" when that is not to
- * be seen in proc. Returns text. */
+/* Which other process has opened a file: "process 123 (qemu-system-x86)", or "another process" when
+ * that is not to be seen in proc. Returns text. */
 char *vfio_holder(const char *proc, const char *path, char *text, size_t size);
 
 /* The sentence for a file of /dev that open() refused. Returns code, -errno. */
@@ -49,7 +45,7 @@ void vfio_container_leave(int group_fd);
 /* The sentence for memory that could not be mapped. code: -errno. */
 int vfio_map_failed(size_t len, int code, struct err *e);
 
-/* --- vfio_iommufd.c, or no_iommufd.c where the kernel's headers do not have it --- */
+/* --- vfio_iommufd.c, or no_iommufd.c where the kernel's headers do not know it --- */
 
 bool vfio_cdev_exists(const char *bdf);
 int vfio_cdev_open(const struct pci_device *pci, int *fd, struct err *e);

@@ -1,4 +1,4 @@
-/* Stands for vfio_iommufd.c where the kernel's headers do not have linux/iommufd.h. */
+/* Stands for vfio_iommufd.c where the kernel's headers do not know it yet. */
 #include <errno.h>
 
 #include "pci/internal.h"

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "pci/bind.h"
 #include "pci/internal.h"
 #include "util/list.h"
 
@@ -19,41 +20,7 @@ struct group {
 
 static struct list groups = LIST_INIT(groups);
 
-/* --- what sysfs and proc tell --- */
-
-/* The kernel lets these live in a group that a process has: VFIO's own, and drivers of bridges and
- * placeholders, which do no DMA. */
-static bool harmless(const char *driver)
-{
-	return !driver[0] || strstr(driver, "vfio") || !strcmp(driver, "pci-stub") ||
-	       !strcmp(driver, "pcieport") || !strcmp(driver, "shpchp");
-}
-
-unsigned vfio_group_strangers(const char *sysfs, int group, char *text, size_t size)
-{
-	char path[PATH_MAX], driver[64];
-	const struct dirent *entry;
-	size_t used = 0;
-	unsigned n = 0;
-	DIR *dir;
-
-	text[0] = '\0';
-	snprintf(path, sizeof(path), "%s/kernel/iommu_groups/%d/devices", sysfs, group);
-	dir = opendir(path);
-	while (dir && (entry = readdir(dir))) {
-		if (entry->d_name[0] == '.' ||
-		    harmless(sysfs_link(driver, sizeof(driver), "%s/%s/driver", path,
-					entry->d_name)))
-			continue;
-		if (used < size)
-			used += (size_t)snprintf(text + used, size - used, "%s%s (%s)",
-						 n ? ", " : "", entry->d_name, driver);
-		n++;
-	}
-	if (dir)
-		closedir(dir);
-	return n;
-}
+/* --- why a file is not to be had --- */
 
 static bool has_open(const char *proc, const char *pid, const char *path)
 {
@@ -83,7 +50,8 @@ char *vfio_holder(const char *proc, const char *path, char *text, size_t size)
 
 	snprintf(text, size, "another process");
 	while (dir && (entry = readdir(dir)))
-		if (atoi(entry->d_name) > 0 && has_open(proc, entry->d_name, path)) {
+		if (atoi(entry->d_name) > 0 && atoi(entry->d_name) != getpid() &&
+		    has_open(proc, entry->d_name, path)) {
 			sysfs_read(name, sizeof(name), "%s/%s/comm", proc, entry->d_name);
 			snprintf(text, size, "process %.12s (%s)", entry->d_name, name);
 			break;
@@ -125,7 +93,7 @@ bool vfio_group_exists(int group)
 	char path[64];
 
 	snprintf(path, sizeof(path), "/dev/vfio/%d", group);
-	return access(path, F_OK) == 0;
+	return access(path, F_OK) == 0 && access("/dev/vfio/vfio", F_OK) == 0;
 }
 
 static struct group *find(int id)
@@ -138,25 +106,23 @@ static struct group *find(int id)
 	return NULL;
 }
 
+int vfio_group_not_viable(const struct pci_device *pci, struct err *e)
+{
+	int rc = pci_group_check(SYSFS, pci, pci, 1, e);
+
+	return rc ? rc
+		  : err_set(e, -EBUSY, "IOMMU group %d of %s has a member that the kernel uses.",
+			    pci->iommu_group, pci->bdf);
+}
+
 static int check_viable(const struct group *g, const struct pci_device *pci, struct err *e)
 {
 	struct vfio_group_status status = { .argsz = sizeof(status) };
-	char others[160];
-	unsigned n;
 
 	if (ioctl(g->fd, VFIO_GROUP_GET_STATUS, &status) < 0)
 		return err_set(e, -errno, "IOMMU group %d does not tell its state: %s.", g->id,
 			       err_words(errno));
-	if (status.flags & VFIO_GROUP_FLAGS_VIABLE)
-		return 0;
-	n = vfio_group_strangers(SYSFS, g->id, others, sizeof(others));
-	if (n == 0)
-		return err_set(e, -EBUSY, "IOMMU group %d of %s has a member that the kernel uses.",
-			       g->id, pci->bdf);
-	return err_set(
-		e, -EBUSY,
-		"%s shares IOMMU group %d with %s. Who drives one of them has them all: unbind %s too (`riffle bind`), or move the disk to another slot.",
-		pci->bdf, g->id, others, n == 1 ? "that one" : "those");
+	return status.flags & VFIO_GROUP_FLAGS_VIABLE ? 0 : vfio_group_not_viable(pci, e);
 }
 
 static int open_group(const struct pci_device *pci, struct group **out, struct err *e)

@@ -1,5 +1,5 @@
-/* What VFIO and a device's configuration space tell, taken apart; groups in a sysfs of our own. The
- * rest is test/vm's. */
+/* What VFIO and a device's configuration space tell, taken apart; processes in a procfs of our own.
+ * The rest is test/vm's. */
 #include <linux/pci_regs.h>
 #include <linux/vfio.h>
 #include <sys/stat.h>
@@ -317,7 +317,7 @@ static void chains_without_msix_end(void **state)
 	assert_false(pci_msix_find(config, &m));
 }
 
-/* --- groups --- */
+/* --- processes --- */
 
 static char root[] = "/tmp/vfio_test.XXXXXX";
 
@@ -329,41 +329,6 @@ static void folder(const char *path)
 	assert_int_equal(system(command), 0);
 }
 
-static void member(const char *bdf, const char *driver)
-{
-	char path[512], target[128];
-
-	snprintf(path, sizeof(path), "kernel/iommu_groups/7/devices/%s", bdf);
-	folder(path);
-	if (!driver)
-		return;
-	snprintf(path, sizeof(path), "%s/kernel/iommu_groups/7/devices/%s/driver", root, bdf);
-	snprintf(target, sizeof(target), "../../../../bus/pci/drivers/%s", driver);
-	assert_int_equal(symlink(target, path), 0);
-}
-
-static void members_with_drivers_of_the_kernel_are_named(void **state)
-{
-	char text[160], little[12];
-
-	(void)state;
-	assert_int_equal(vfio_group_strangers(root, 7, text, sizeof(text)), 0);
-	member("0000:00:1c.0", "pcieport");
-	member("0000:01:00.0", "vfio-pci");
-	member("0000:01:00.1", NULL);
-	assert_int_equal(vfio_group_strangers(root, 7, text, sizeof(text)), 0);
-	assert_string_equal(text, "");
-	member("0000:01:00.2", "xhci_hcd");
-	assert_int_equal(vfio_group_strangers(root, 7, text, sizeof(text)), 1);
-	assert_string_equal(text, "0000:01:00.2 (xhci_hcd)");
-	member("0000:01:00.3", "ahci");
-	assert_int_equal(vfio_group_strangers(root, 7, text, sizeof(text)), 2);
-	assert_non_null(strstr(text, "0000:01:00.3 (ahci)"));
-	assert_non_null(strstr(text, "), 0000:"));
-	assert_int_equal(vfio_group_strangers(root, 7, little, sizeof(little)), 2);
-	assert_int_equal(strlen(little), sizeof(little) - 1);
-}
-
 static void who_has_a_file_is_named(void **state)
 {
 	char path[512], text[64];
@@ -372,17 +337,17 @@ static void who_has_a_file_is_named(void **state)
 	(void)state;
 	folder("proc/self");
 	folder("proc/1/fd");
-	folder("proc/4711/fd");
-	snprintf(path, sizeof(path), "%s/proc/4711/fd/3", root);
+	folder("proc/4194305/fd");
+	snprintf(path, sizeof(path), "%s/proc/4194305/fd/3", root);
 	assert_int_equal(symlink("/dev/vfio/7", path), 0);
-	snprintf(path, sizeof(path), "%s/proc/4711/comm", root);
+	snprintf(path, sizeof(path), "%s/proc/4194305/comm", root);
 	comm = fopen(path, "w");
 	assert_non_null(comm);
 	fputs("qemu-system-x86\n", comm);
 	fclose(comm);
 	snprintf(path, sizeof(path), "%s/proc", root);
 	assert_string_equal(vfio_holder(path, "/dev/vfio/7", text, sizeof(text)),
-			    "process 4711 (qemu-system-x86)");
+			    "process 4194305 (qemu-system-x86)");
 	assert_string_equal(vfio_holder(path, "/dev/vfio/8", text, sizeof(text)),
 			    "another process");
 	assert_string_equal(vfio_holder("/nowhere", "/dev/vfio/7", text, sizeof(text)),
@@ -418,7 +383,6 @@ int main(void)
 		cmocka_unit_test(areas_that_make_no_sense_are_left_out),
 		cmocka_unit_test(the_msix_table_is_found),
 		cmocka_unit_test(chains_without_msix_end),
-		cmocka_unit_test(members_with_drivers_of_the_kernel_are_named),
 		cmocka_unit_test(who_has_a_file_is_named),
 	};
 

@@ -1,6 +1,6 @@
 # NVMe controllers go from the kernel to our programs and back.
 #
-# RIFFLE-A (a serial) has a slot of its own and can be unplugged; RIFFLE-B and RIFFLE-C are functions of one device and
+# RIFFLE-A and RIFFLE-D (serials) have slots of their own and can be unplugged; RIFFLE-B and RIFFLE-C are functions of one device and
 # so share an IOMMU group. The first namespace of A has blocks of 512 bytes, the second of 4096.
 . /job/lib.sh
 PATH=$PATH:/job
@@ -22,12 +22,18 @@ driver_of() { # BDF
 	[ ! -e "/sys/bus/pci/devices/$1/driver" ] || basename "$(readlink "/sys/bus/pci/devices/$1/driver")"
 }
 
-give_to() { # DRIVER BDF
-	local device=/sys/bus/pci/devices/$2
-	[ ! -e "$device/driver" ] || echo "$2" >"$device/driver/unbind"
-	echo "$1" >"$device/driver_override"
-	echo "$2" >/sys/bus/pci/drivers_probe
-	[ "$(driver_of "$2")" = "$1" ] || { echo "$2 has driver '$(driver_of "$2")', expected $1"; return 1; }
+has_driver() { # DRIVER BDF
+	[ "$(driver_of "$2")" = "$1" ] || { echo "$2 has driver '$(driver_of "$2")', expected '$1'"; return 1; }
+}
+
+bind() { # BDF..
+	riffle bind "$@"
+	has_driver vfio-pci "${!#}"
+}
+
+unbind() { # BDF..
+	riffle unbind "$@"
+	has_driver nvme "${!#}"
 }
 
 # ---- disks of the kernel ------------------------------------------------------------------------------------------
@@ -115,7 +121,7 @@ unbind_while_held() { # BDF: the kernel waits until the program has closed it
 	start_holding "$1"
 	echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"
 	wait "$holder"
-	[ -z "$(driver_of "$1")" ]
+	has_driver "" "$1"
 }
 
 busy_while_held() { # BDF
@@ -127,45 +133,86 @@ busy_while_held() { # BDF
 	return $rc
 }
 
-unplug_while_held() { # BDF
+wait_until_gone() { # BDF
 	local n=0
-	start_holding "$1"
-	[ "$(ask unplug RIFFLE-A)" = "done" ]
-	wait "$holder"
 	until [ ! -e "/sys/bus/pci/devices/$1" ]; do
 		[ $((n += 1)) -le 300 ] || { echo "$1 is still there after 30 s"; return 1; }
 		sleep 0.1
 	done
 }
 
+unplug_while_held() { # BDF SERIAL
+	start_holding "$1"
+	[ "$(ask unplug "$2")" = "done" ]
+	wait "$holder"
+	wait_until_gone "$1"
+}
+
+# ---- riffle's own driver ------------------------------------------------------------------------------------------
+
+perf() { # ARG..
+	riffle perf "$@" >/tmp/perf 2>&1 || { cat /tmp/perf; return 1; }
+	grep -E 'IOPS|nvme:' /tmp/perf | head -n 8
+}
+
+# Its I/O fails, and it says so; no signal ends it.
+unplug_under_load() { # BDF SERIAL
+	local pid rc=0
+	riffle perf -w randread -t 30 "nvme:$1,nsid=1" >/tmp/perf 2>&1 &
+	pid=$!
+	sleep 3
+	[ "$(ask unplug "$2")" = "done" ]
+	wait $pid || rc=$?
+	cat /tmp/perf
+	[ $rc = 1 ] || { echo "the exit status is $rc"; return 1; }
+	wait_until_gone "$1"
+}
+
+changed_disks() { # SERIAL: our driver has written to all of them
+	local d n=0
+	for d in $(disks_of "$1"); do
+		n=$((n + 1))
+		[ "$(sum_of "$d")" != "$(sed -n ${n}p "/tmp/sums-$1")" ] || { echo "$d is as it was"; return 1; }
+	done
+}
+
 # ---- the test -----------------------------------------------------------------------------------------------------
 
 modprobe nvme
-check "the kernel has all disks" eval 'wait_for_namespaces RIFFLE-A 2; wait_for_namespaces RIFFLE-B 1; wait_for_namespaces RIFFLE-C 1'
-a=$(bdf_of RIFFLE-A) b=$(bdf_of RIFFLE-B) c=$(bdf_of RIFFLE-C)
+check "the kernel has all disks" eval 'wait_for_namespaces RIFFLE-A 2; wait_for_namespaces RIFFLE-B 1; wait_for_namespaces RIFFLE-C 1
+	wait_for_namespaces RIFFLE-D 1'
+a=$(bdf_of RIFFLE-A) b=$(bdf_of RIFFLE-B) c=$(bdf_of RIFFLE-C) d=$(bdf_of RIFFLE-D)
 check "blocks of 512 and of 4096 bytes" namespaces_are_512_and_4096
 check "riffle list: the kernel has them" listed kernel
 check "data is written" write_disks RIFFLE-A
 check "a disk of the kernel is not opened" refused_naming "$a" "driver nvme" "riffle bind"
 
-modprobe vfio-pci
-check "to vfio-pci" give_to vfio-pci "$a"
+check "to vfio-pci" bind "$a"
 check "riffle list: one is bound to vfio-pci" listed bound
 check "probe: registers, memory, interrupts, reset" probe "$a"
 check "a device that another process has" busy_while_held "$a"
 check "unbind asks for it" unbind_while_held "$a"
 
-check "one of two functions to vfio-pci" give_to vfio-pci "$b"
+check "one of two functions alone is not bound" eval '! riffle bind "$b"'
+check "but with --force" bind --force "$b"
 check "a group with a stranger is not opened" refused_naming "$b" "$c (nvme)" "IOMMU group"
-check "both to vfio-pci" give_to vfio-pci "$c"
-check "to vfio-pci again" give_to vfio-pci "$a"
+check "both to vfio-pci" bind "$c"
+check "to vfio-pci again" bind "$a"
 check "three devices, two groups, one address space" probe together "$b" "$a" "$c"
 
-check "back to the kernel" give_to nvme "$a"
+check "back to the kernel" unbind "$a"
 check "with all namespaces" wait_for_namespaces RIFFLE-A 2
 check "the data is there" same_disks RIFFLE-A
 
-check "to vfio-pci once more" give_to vfio-pci "$a"
-check "unplugging asks for it" unplug_while_held "$a"
+check "to vfio-pci once more" bind "$a"
+check "riffle perf: blocks of 512 and 4096 bytes, verified" perf -w verify -t 2 -q 16 "nvme:$a,nsid=1" "nvme:$a,nsid=2"
+check "to the kernel again" unbind "$a"
+check "with all namespaces again" wait_for_namespaces RIFFLE-A 2
+check "the kernel reads what was written" changed_disks RIFFLE-A
+
+check "to vfio-pci for the last time" bind "$a"
+check "unplugging under load" unplug_under_load "$a" RIFFLE-A
 check "a device that has gone" refused_naming "$a" "no PCI device"
+check "the other to vfio-pci" bind "$d"
+check "unplugging asks for a device" unplug_while_held "$d" RIFFLE-D
 finish
