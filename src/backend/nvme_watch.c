@@ -270,6 +270,14 @@ static void drain(int fd)
 	(void)!read(fd, &n, sizeof(n));
 }
 
+/* Several looks within the time that an I/O may take. */
+static int look_ms(const struct nvme_device *dev)
+{
+	uint64_t ms = dev->io_timeout_us / 4000;
+
+	return (int)MAX(MIN(ms, LOOK_MS), 10);
+}
+
 static void *watch(void *arg)
 {
 	struct nvme_device *dev = arg;
@@ -279,7 +287,7 @@ static void *watch(void *arg)
 			      { dev->request_fd, POLLIN, 0 } };
 
 	while (!dev->stop) {
-		int n = poll(p, ARRAY_SIZE(p), LOOK_MS);
+		int n = poll(p, ARRAY_SIZE(p), look_ms(dev));
 
 		if (n > 0 && p[0].revents)
 			drain(dev->wake_fd);

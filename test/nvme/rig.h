@@ -1,0 +1,63 @@
+/*
+ * A fake NVMe controller, attached as the daemon would attach a real one, and one bdev_queue of its
+ * first namespace on a reactor that the test turns itself. Everything lies in an I/O address space
+ * of 39 bits, so that no IOVA is an address.
+ */
+#ifndef NVME_RIG_H
+#define NVME_RIG_H
+
+#include "backend/nvme.h"
+#include "bdev/registry.h"
+#include "fake/fake_nvme.h"
+#include "util/unit.h"
+
+#define RIG_IO_MAX  64
+#define RIG_BUFFER  (4u << 20)
+#define RIG_WAIT_MS 20000
+
+struct rig_io {
+	bool done;
+	int status;
+	unsigned completions; /* must become 1 */
+	struct iovec iov[8];
+	struct bdev_io *io;
+};
+
+struct rig {
+	struct fake_iommu *iommu;
+	struct fake_nvme *fake;
+	struct reactor *reactor;
+	struct bdev *bdev;
+	struct bdev_queue *q;
+	struct rig_io io[RIG_IO_MAX];
+	uint8_t *data; /* RIG_BUFFER that devices reach */
+	char **names;
+	unsigned names_n;
+};
+
+/* Defaults, to be changed before rig_open(); r->iommu is made. */
+struct fake_nvme_config rig_config(struct rig *r);
+/* I/O may take so long; settings for the next rig_open(). */
+void rig_timeout_ms(unsigned ms);
+void rig_open(struct rig *r, const struct fake_nvme_config *c);
+/* Fails the test when the controller has found fault with the driver. */
+void rig_close(struct rig *r);
+
+/* Submit request i of the rig with one buffer; rig_wait() for it, or for all that were submitted.
+ */
+void rig_submit(struct rig *r, unsigned i, enum bdev_op op, uint64_t offset, void *buf,
+		uint32_t len, uint8_t flags);
+int rig_wait(struct rig *r, unsigned i);
+/* Both; the status. */
+int rig_run(struct rig *r, enum bdev_op op, uint64_t offset, void *buf, uint32_t len,
+	    uint8_t flags);
+/* Turn the reactor until condition(arg) or RIG_WAIT_MS have passed. */
+bool rig_until(struct rig *r, bool (*condition)(struct rig *r));
+/* Turn it for so long. */
+void rig_turn_ms(struct rig *r, unsigned ms);
+
+struct fake_nvme_stats rig_stats(struct rig *r);
+/* What bdev_nvme_get_controllers would say. */
+struct nvme_mends rig_mends(enum nvme_state *state);
+
+#endif
