@@ -243,7 +243,7 @@ static bool arm(struct poller *poller)
 	if (p->irq_fd < 0)
 		return false;
 	if (p->mask)
-		*p->mask = to_le32(0);
+		store_release(p->mask, to_le32(0));
 	return !nvme_reapable(p->qp);
 }
 
@@ -252,7 +252,7 @@ static void disarm(struct poller *poller)
 	struct nvme_path *p = container_of(poller, struct nvme_path, poller);
 
 	if (p->mask)
-		*p->mask = to_le32(1);
+		store_release(p->mask, to_le32(1));
 }
 
 static void interrupted(struct watch *w)

@@ -149,7 +149,8 @@ static void print_list(const char *key, const json_t *list, int indent)
 			if (has_objects(v))
 				continue;
 			if (json_is_boolean(v)) {
-				printf(json_is_true(v) ? " %s" : "", name);
+				if (json_is_true(v))
+					printf(" %s", name);
 				continue;
 			}
 			printf(" %s ", name);

@@ -94,7 +94,7 @@ static inline void tell(struct nvme_qpair *qp, struct nvme_doorbell *d, uint16_t
 	if (unlikely(d->shadow != NULL) && !shadow_says_ring(d, value))
 		return;
 	io_write_barrier(); /* the entries before the doorbell */
-	*d->reg = to_le32(value);
+	store_release(d->reg, to_le32(value));
 	qp->doorbells++;
 }
 

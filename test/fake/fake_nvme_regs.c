@@ -309,6 +309,15 @@ void regs_be_born(struct fake_nvme *f)
 		become_ready(f);
 }
 
+/* Word by word, as a driver may be looking. */
+static void fill_ones(void *bar, size_t len)
+{
+	uint32_t *word = bar;
+
+	for (size_t i = 0; i < len / sizeof(*word); i++)
+		__atomic_store_n(&word[i], UINT32_MAX, __ATOMIC_RELAXED);
+}
+
 void go_away(struct fake_nvme *f, enum gone how)
 {
 	if (f->gone)
@@ -319,7 +328,7 @@ void go_away(struct fake_nvme *f, enum gone how)
 	if (how == GONE_TRUNCATED)
 		(void)!ftruncate(f->bar_fd, 0);
 	else
-		memset(f->bar, 0xff, f->bar_len);
+		fill_ones(f->bar, f->bar_len);
 }
 
 /* The driver's side may have replaced the pages of the BAR to survive: they come anew. */
