@@ -186,6 +186,10 @@ static int ns_queue_open(struct bdev_queue *q, struct err *e)
 	d->flushes = n->dev->ctrl->write_cache;
 	d->deallocate = n->ns.zeroes_deallocate;
 	d->closed = n->gone;
+	if (d->closed)
+		q->submit = nvme_submit_gone;
+	d->head[BDEV_READ] = NVME_READ | (uint64_t)n->ns.nsid << 32;
+	d->head[BDEV_WRITE] = NVME_WRITE | (uint64_t)n->ns.nsid << 32;
 	q->priv = d;
 	return 0;
 }
@@ -278,7 +282,7 @@ static void ns_remove(struct nvme_bdev *n)
 	registry_lock();
 	n->gone = true;
 	list_for_each (q, &n->bdev.queues, node)
-		nvme_door_close(q->priv);
+		nvme_door_close(q);
 	registry_unlock();
 }
 

@@ -23,16 +23,17 @@ static inline struct nvme_door *door_of(const struct bdev_io *io)
 
 /* --- a request goes out --- */
 
-static void done(struct nvme_req *req, const struct nvme_cqe *cqe);
-
-/* hot */
-static inline void prep_rw(struct nvme_sqe *sqe, const struct bdev_io *io, unsigned shift)
+static uint32_t rw_cdw12(const struct bdev_io *io, unsigned shift)
 {
-	uint32_t blocks = io->len >> shift;
+	_Static_assert(BDEV_FUA == 1, "NVME_RW_FUA is bit 30");
+	return ((io->len >> shift) - 1) | (uint32_t)(io->flags & BDEV_FUA) << 30;
+}
 
+static void prep_rw(struct nvme_sqe *sqe, const struct bdev_io *io, unsigned shift)
+{
 	sqe->opc = io->op == BDEV_READ ? NVME_READ : NVME_WRITE;
 	sqe->a.slba = to_le64(io->offset >> shift);
-	sqe->cdw12 = to_le32((blocks - 1) | (io->flags & BDEV_FUA ? NVME_RW_FUA : 0));
+	sqe->cdw12 = to_le32(rw_cdw12(io, shift));
 }
 
 static void prep_zeroes(struct nvme_sqe *sqe, const struct bdev_io *io, const struct nvme_door *d)
@@ -55,8 +56,8 @@ static void prep_discard(struct nvme_qpair *qp, struct nvme_sqe *sqe, const stru
 	sqe->a.slba = to_le64((uint64_t)NVME_DSM_DEALLOCATE << 32); /* one range: 0-based 0 */
 }
 
-static noinline void prep_rare(struct nvme_qpair *qp, struct nvme_sqe *sqe,
-			       const struct bdev_io *io, const struct nvme_door *d)
+static void prep_rare(struct nvme_qpair *qp, struct nvme_sqe *sqe, const struct bdev_io *io,
+		      const struct nvme_door *d)
 {
 	switch (io->op) {
 	case BDEV_FLUSH:
@@ -70,15 +71,15 @@ static noinline void prep_rare(struct nvme_qpair *qp, struct nvme_sqe *sqe,
 	}
 }
 
-/* hot. The queue has room. -EFAULT: nothing was done. */
-static inline int start(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_io *io)
+/* Any request. The queue has room. -EFAULT: nothing was done. */
+static int start(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_io *io)
 {
 	struct nvme_door *d = door_of(io);
 	struct nvme_io *n = room_of(io);
 
 	sqe->nsid = to_le32(d->nsid);
-	if (likely(io->op <= BDEV_WRITE)) {
-		if (unlikely(nvme_map(p->qp, sqe, io->iov, io->iovcnt)))
+	if (io->op <= BDEV_WRITE) {
+		if (nvme_map(p->qp, sqe, io->iov, io->iovcnt))
 			return -EFAULT;
 		prep_rw(sqe, io, d->block_shift);
 	} else {
@@ -124,17 +125,19 @@ static bool ends_here(const struct nvme_door *d, struct bdev_io *io)
 	return true;
 }
 
-/* hot */
-static inline void submit_open(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_io *io)
+/* What the straight line does not take: other operations, several pieces, a full or closed path. */
+static noinline void submit_rare(struct nvme_door *d, struct bdev_io *io)
 {
-	if (unlikely(start(p, sqe, io)))
-		bdev_refit(io);
-}
+	struct nvme_path *p = d->path;
+	struct nvme_sqe *sqe;
 
-static noinline void submit_closed(struct nvme_door *d, struct bdev_io *io)
-{
-	if (!ends_here(d, io))
-		wait_in_line(d->path, io);
+	if (ends_here(d, io))
+		return;
+	sqe = p->closed ? NULL : nvme_sqe_get(p->qp);
+	if (!sqe)
+		wait_in_line(p, io);
+	else if (start(p, sqe, io))
+		bdev_refit(io);
 }
 
 /* hot */
@@ -143,15 +146,25 @@ void nvme_submit(struct bdev_queue *q, struct bdev_io *io)
 	struct nvme_door *d = q->priv;
 	struct nvme_path *p = d->path;
 	struct nvme_io *n = room_of(io);
-	struct nvme_sqe *sqe;
+	unsigned shift = d->block_shift;
 
-	n->req.done = done;
-	n->tries = 0;
-	sqe = nvme_sqe_get(p->qp);
-	if (unlikely(p->closed || d->closed || !sqe))
-		submit_closed(d, io);
-	else if (likely(io->op <= BDEV_WRITE) || !ends_here(d, io))
-		submit_open(p, sqe, io);
+	n->sent = io->start;
+	n->state = 0;
+	if (unlikely(io->op > BDEV_WRITE) || unlikely(io->iovcnt != 1) || unlikely(p->closed) ||
+	    unlikely(!nvme_push_rw(p->qp, &n->req, d->head[io->op], io->offset >> shift,
+				   rw_cdw12(io, shift), io->iov))) {
+		submit_rare(d, io);
+		return;
+	}
+	p->last = q;
+	reactor_flush(&p->flush);
+}
+
+/* The namespace has gone. */
+void nvme_submit_gone(struct bdev_queue *q, struct bdev_io *io)
+{
+	(void)q;
+	bdev_io_end(io, -ENXIO);
 }
 
 /* The requests in line, for as long as there is room for them. */
@@ -210,11 +223,8 @@ static noinline void done_badly(struct bdev_io *io, uint16_t status)
 }
 
 /* hot */
-static void done(struct nvme_req *req, const struct nvme_cqe *cqe)
+static inline void finish(struct bdev_io *io, uint16_t status)
 {
-	struct bdev_io *io = io_of(req);
-	uint16_t status = (uint16_t)(from_le16(cqe->status) >> 1);
-
 	if (unlikely(NVME_SCT_SC(status)))
 		done_badly(io, status);
 	else
@@ -225,8 +235,14 @@ static void done(struct nvme_req *req, const struct nvme_cqe *cqe)
 static unsigned poll(struct poller *poller)
 {
 	struct nvme_path *p = container_of(poller, struct nvme_path, poller);
-	unsigned n = nvme_reap(p->qp, TURN_BATCH);
+	struct nvme_req *req;
+	unsigned n = 0;
+	uint64_t end;
 
+	for (; n < TURN_BATCH && (req = nvme_pop(p->qp, &end)); n++)
+		finish(io_of(req), NVME_END_STATUS(end));
+	if (n)
+		nvme_popped(p->qp);
 	if (unlikely(p->waiting != NULL))
 		run_line(p);
 	return n;
@@ -414,15 +430,17 @@ void nvme_path_forget(struct nvme_path *p, struct bdev_queue *q)
 
 static int close_door(void *arg)
 {
-	struct nvme_door *d = arg;
+	struct bdev_queue *q = arg;
+	struct nvme_door *d = q->priv;
 
 	d->closed = true;
+	q->submit = nvme_submit_gone;
 	return 0;
 }
 
-void nvme_door_close(struct nvme_door *d)
+void nvme_door_close(struct bdev_queue *q)
 {
-	reactor_call(d->path->reactor, close_door, d);
+	reactor_call(q->reactor, close_door, q);
 }
 
 /* --- watching --- */

@@ -40,6 +40,7 @@ struct nvme_path {
 /* A bdev_queue's way to its path (its priv). */
 struct nvme_door {
 	struct nvme_path *path;
+	uint64_t head[BDEV_WRITE + 1]; /* of the SQE of reads and writes */
 	uint32_t nsid;
 	uint8_t block_shift;
 	bool flushes;	 /* the device has a volatile write cache */
@@ -52,12 +53,18 @@ struct nvme_io {
 	struct nvme_req req;
 	struct bdev_io *next; /* in line */
 	uint64_t sent;	      /* ticks */
-	uint8_t tries;	      /* before this one */
-	bool aborted;	      /* an Abort was sent for it */
+	union {
+		struct {
+			uint8_t tries; /* before this one */
+			bool aborted;  /* an Abort was sent for it */
+		};
+		uint16_t state; /* both */
+	};
 };
 
 /* The driver's submit and reaches. */
 void nvme_submit(struct bdev_queue *q, struct bdev_io *io);
+void nvme_submit_gone(struct bdev_queue *q, struct bdev_io *io); /* where there is no namespace */
 bool nvme_path_reaches(struct bdev_queue *q, const struct iovec *iov, int n);
 
 /* --- control threads --- */
@@ -80,7 +87,7 @@ void nvme_path_fail(struct nvme_path *p);
 /* q will be no more. */
 void nvme_path_forget(struct nvme_path *p, struct bdev_queue *q);
 /* Its namespace has gone: what comes from now on fails. */
-void nvme_door_close(struct nvme_door *d);
+void nvme_door_close(struct bdev_queue *q);
 
 /* What the watcher sees of a path. */
 struct nvme_path_look {

@@ -63,12 +63,17 @@ void nvme_qpair_free(struct nvme_qpair *qp)
 void nvme_qpair_rewind(struct nvme_qpair *qp)
 {
 	memset(qp->cq, 0, qp->entries * sizeof(*qp->cq)); /* stale phase bits are ghosts */
-	qp->tail = qp->rung = qp->head = 0;
+	memset(qp->sq, 0, qp->entries * sizeof(*qp->sq)); /* nvme_push_rw() counts on it */
+	qp->sq_next = qp->sq;
+	qp->sq_end = qp->sq + qp->entries;
+	qp->cq_next = qp->cq;
+	qp->cq_end = qp->cq + qp->entries;
+	qp->rung = 0;
 	qp->phase = 1;
 	qp->fault = NULL;
-	qp->free_n = (uint16_t)(qp->entries - 1);
-	for (uint16_t i = 0; i < qp->free_n; i++)
-		qp->free[i] = (uint16_t)(qp->free_n - 1 - i);
+	qp->free_top = qp->free;
+	for (unsigned i = qp->entries - 1u; i > 0; i--)
+		*qp->free_top++ = (uint16_t)(i - 1);
 }
 
 /* --- doorbells --- */
@@ -89,72 +94,60 @@ static noinline bool shadow_says_ring(struct nvme_doorbell *d, uint16_t value)
 }
 
 /* hot */
-static inline void tell(struct nvme_qpair *qp, struct nvme_doorbell *d, uint16_t value)
+static inline void tell(struct nvme_doorbell *d, uint16_t value)
 {
 	if (unlikely(d->shadow != NULL) && !shadow_says_ring(d, value))
 		return;
 	io_write_barrier(); /* the entries before the doorbell */
 	store_release(d->reg, to_le32(value));
-	qp->doorbells++;
 }
 
 /* hot */
 void nvme_ring(struct nvme_qpair *qp)
 {
-	if (qp->tail == qp->rung)
+	uint16_t tail = (uint16_t)(qp->sq_next - qp->sq);
+
+	if (tail == qp->rung)
 		return;
-	qp->rung = qp->tail;
-	tell(qp, &qp->sq_doorbell, qp->tail);
+	qp->rung = tail;
+	tell(&qp->sq_doorbell, tail);
+}
+
+/* hot */
+void nvme_popped(struct nvme_qpair *qp)
+{
+	tell(&qp->cq_doorbell, (uint16_t)(qp->cq_next - qp->cq));
 }
 
 /* --- completions --- */
 
-static noinline void set_fault(struct nvme_qpair *qp, const char *what)
+struct nvme_req *nvme_pop_lie(struct nvme_qpair *qp, const char *what)
 {
 	qp->fault = what;
+	return NULL;
 }
 
-/* hot. The request that an entry of the completion queue is about; NULL: it is a lie. */
-static inline struct nvme_req *claim(struct nvme_qpair *qp, const struct nvme_cqe *cqe)
-{
-	uint16_t cid = from_le16(cqe->cid);
-	struct nvme_req *req;
-
-	if (unlikely(cid >= qp->entries - 1 || !qp->req[cid])) {
-		set_fault(qp, "a completion of a command that is not outstanding");
-		return NULL;
-	}
-	if (unlikely(from_le16(cqe->sqhd) >= qp->entries)) {
-		set_fault(qp, "a submission queue head beyond the queue");
-		return NULL;
-	}
-	req = qp->req[cid];
-	qp->req[cid] = NULL;
-	qp->free[qp->free_n++] = cid;
-	return req;
-}
-
-/* hot */
 unsigned nvme_reap(struct nvme_qpair *qp, unsigned most)
 {
 	struct nvme_req *req;
 	struct nvme_cqe cqe;
 	unsigned n = 0;
+	uint64_t end = 0;
 
-	while (n < most && nvme_reapable(qp) && likely(!qp->fault)) {
-		cqe = qp->cq[qp->head];
-		req = claim(qp, &cqe);
-		if (unlikely(!req))
+	while (n < most && !qp->fault) {
+		const struct nvme_cqe *entry = qp->cq_next;
+
+		req = nvme_pop(qp, &end);
+		if (!req)
 			break;
-		if (unlikely(++qp->head == qp->entries)) {
-			qp->head = 0;
-			qp->phase ^= 1;
-		}
+		cqe = (struct nvme_cqe){ .dw0 = entry->dw0,
+					 .dw1 = entry->dw1,
+					 .end = to_le64(end) };
 		n++;
 		req->done(req, &cqe);
 	}
 	if (n)
-		tell(qp, &qp->cq_doorbell, qp->head);
+		nvme_popped(qp);
 	return n;
 }
 
@@ -166,7 +159,7 @@ struct nvme_req *nvme_take_back(struct nvme_qpair *qp)
 		if (!req)
 			continue;
 		qp->req[cid] = NULL;
-		qp->free[qp->free_n++] = cid;
+		*qp->free_top++ = cid;
 		return req;
 	}
 	return NULL;

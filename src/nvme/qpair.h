@@ -24,7 +24,8 @@
 #include "mem/iommu.h"
 #include "nvme/spec.h"
 
-/* Embedded in what is outstanding. done runs in nvme_reap(); cqe is its own copy. */
+/* Embedded in what is outstanding. done runs in nvme_reap(); cqe is its own copy. Who reaps by
+ * himself (nvme_pop()) needs none. */
 struct nvme_req {
 	void (*done)(struct nvme_req *req, const struct nvme_cqe *cqe);
 };
@@ -45,27 +46,27 @@ struct nvme_doorbell {
 
 struct nvme_qpair {
 	/* hot: submission */
-	struct nvme_sqe *sq;
+	struct nvme_sqe *sq_next, *sq_end;
 	struct nvme_req **req; /* by command identifier; NULL: not outstanding */
-	uint16_t *free;	       /* identifiers, the next one last */
-	uint16_t free_n;
-	uint16_t tail, rung; /* what the device knows of the tail */
-	uint16_t entries;
-	uint32_t page; /* the device's, in bytes */
+	uint16_t *free_top;    /* of the stack of identifiers that are free */
+	uint16_t *free;	       /* its bottom */
+	uint32_t page;	       /* the device's, in bytes */
 	bool sgl;
 	struct iommu_hint hint;
 	struct nvme_doorbell sq_doorbell;
 
 	/* hot: completion */
-	struct nvme_cqe *cq;
-	uint16_t head;
+	struct nvme_cqe *cq_next, *cq_end;
 	uint16_t phase;
+	uint16_t entries;
+	uint16_t rung;	   /* what the device knows of the SQ's tail */
 	const char *fault; /* NULL: none */
 	struct nvme_doorbell cq_doorbell;
-	uint64_t doorbells; /* writes to the device's registers */
 
 	/* cold */
 	uint16_t id;
+	struct nvme_sqe *sq;
+	struct nvme_cqe *cq;
 	uint8_t (*lists)[NVME_PAGE]; /* by command identifier: PRP or SGL entries */
 	iova_t sq_iova, cq_iova, lists_iova;
 	void *memory;
@@ -89,26 +90,26 @@ void nvme_qpair_rewind(struct nvme_qpair *qp);
 
 static inline unsigned nvme_outstanding(const struct nvme_qpair *qp)
 {
-	return qp->entries - 1u - qp->free_n;
+	return qp->entries - 1u - (unsigned)(qp->free_top - qp->free);
 }
 
 /* hot. NULL: as many are outstanding as can be. Has no effect until it is pushed. */
 static inline struct nvme_sqe *nvme_sqe_get(struct nvme_qpair *qp)
 {
-	struct nvme_sqe *sqe = &qp->sq[qp->tail];
+	struct nvme_sqe *sqe = qp->sq_next;
 
-	if (unlikely(qp->free_n == 0))
+	if (unlikely(qp->free_top == qp->free))
 		return NULL;
-	*sqe = (struct nvme_sqe){ .cid = to_le16(qp->free[qp->free_n - 1]) };
+	*sqe = (struct nvme_sqe){ .cid = to_le16(qp->free_top[-1]) };
 	return sqe;
 }
 
-/* hot. sqe is what nvme_sqe_get() gave last. */
+/* hot. What nvme_sqe_get() gave last. */
 static inline void nvme_sqe_push(struct nvme_qpair *qp, struct nvme_req *req)
 {
-	qp->req[qp->free[--qp->free_n]] = req;
-	if (unlikely(++qp->tail == qp->entries))
-		qp->tail = 0;
+	qp->req[*--qp->free_top] = req;
+	if (unlikely(++qp->sq_next == qp->sq_end))
+		qp->sq_next = qp->sq;
 }
 
 /* hot, once per turn: tell the device of all that was pushed. */
@@ -120,8 +121,43 @@ unsigned nvme_reap(struct nvme_qpair *qp, unsigned most);
 /* True when a completion waits to be reaped. */
 static inline bool nvme_reapable(const struct nvme_qpair *qp)
 {
-	return (from_le16(load_acquire(&qp->cq[qp->head].status)) & 1) == qp->phase;
+	return (from_le16(load_acquire(&qp->cq_next->status)) & 1) == qp->phase;
 }
+
+/* For who reaps by himself: pop until there is none, then, if there were any, nvme_popped(). */
+
+noinline struct nvme_req *nvme_pop_lie(struct nvme_qpair *qp, const char *what);
+
+/*
+ * hot. The request of the next completion, and *end of its entry, read once. NULL: there is none,
+ * or what there is is a lie (qp->fault).
+ */
+static inline struct nvme_req *nvme_pop(struct nvme_qpair *qp, uint64_t *end)
+{
+	struct nvme_req *req;
+	uint64_t word;
+	uint16_t cid;
+
+	if (!nvme_reapable(qp))
+		return NULL;
+	word = from_le64(READ_ONCE(qp->cq_next->end));
+	cid = NVME_END_CID(word);
+	if (unlikely(cid >= qp->entries) || unlikely(!(req = qp->req[cid])))
+		return nvme_pop_lie(qp, "a completion of a command that is not outstanding");
+	if (unlikely(NVME_END_SQHD(word) >= qp->entries))
+		return nvme_pop_lie(qp, "a submission queue head beyond the queue");
+	qp->req[cid] = NULL;
+	*qp->free_top++ = cid;
+	if (unlikely(++qp->cq_next == qp->cq_end)) {
+		qp->cq_next = qp->cq;
+		qp->phase ^= 1;
+	}
+	*end = word;
+	return req;
+}
+
+/* hot. Tell the device how far its completions have been read. */
+void nvme_popped(struct nvme_qpair *qp);
 
 /* Take back one request that is outstanding, when the device is known to do nothing any more. NULL:
  * there is none. */
@@ -134,7 +170,7 @@ struct nvme_req *nvme_take_back(struct nvme_qpair *qp);
  */
 int nvme_map_list(struct nvme_qpair *qp, struct nvme_sqe *sqe, const struct iovec *iov, int n);
 
-/* hot. The same; most data are one piece in one or two pages. */
+/* The same; most data are one piece in one or two pages. */
 static inline int nvme_map(struct nvme_qpair *qp, struct nvme_sqe *sqe, const struct iovec *iov,
 			   int n)
 {
@@ -150,6 +186,34 @@ static inline int nvme_map(struct nvme_qpair *qp, struct nvme_sqe *sqe, const st
 	if (iov->iov_len > next - at)
 		sqe->prp2 = to_le64(next);
 	return 0;
+}
+
+/*
+ * hot. Get, fill, map and push in one straight line: a read or write of data in one page. head: its
+ * opcode and namespace (nvme_sqe.head). Fields that reads and writes leave 0 are so already: no
+ * command on an I/O queue sets them. false: nothing was done (no place is free, other data), and it
+ * takes the four steps.
+ */
+static inline bool nvme_push_rw(struct nvme_qpair *qp, struct nvme_req *req, uint64_t head,
+				uint64_t slba, uint32_t cdw12, const struct iovec *data)
+{
+	iova_t at = iommu_iova(data->iov_base, data->iov_len, &qp->hint);
+	struct nvme_sqe *sqe = qp->sq_next;
+	uint16_t cid;
+
+	if (unlikely(at & 3) || unlikely((at & (qp->page - 1)) + data->iov_len > qp->page) ||
+	    unlikely(qp->free_top == qp->free))
+		return false;
+	cid = *--qp->free_top;
+	qp->req[cid] = req;
+	sqe->head = to_le64(head | (uint64_t)cid << 16);
+	sqe->prp1 = to_le64(at);
+	sqe->prp2 = to_le64(0);
+	sqe->a.slba = to_le64(slba);
+	sqe->cdw12 = to_le32(cdw12);
+	if (unlikely(++qp->sq_next == qp->sq_end))
+		qp->sq_next = qp->sq;
+	return true;
 }
 
 /* True when nvme_map() would succeed. */

@@ -71,10 +71,15 @@ struct nvme_sgl { /* Base 4.1.2 */
 #define NVME_SGL_LAST_SEGMENT 0x30
 
 struct nvme_sqe {
-	uint8_t opc;
-	uint8_t flags; /* FUSE, PSDT */
-	le16 cid;
-	le32 nsid;
+	union {
+		struct {
+			uint8_t opc;
+			uint8_t flags; /* FUSE, PSDT */
+			le16 cid;
+			le32 nsid;
+		};
+		le64 head; /* the four above as one word */
+	};
 	le32 cdw2, cdw3;
 	le64 mptr;
 	union {
@@ -98,12 +103,22 @@ _Static_assert(offsetof(struct nvme_sqe, cdw12) == 48, "CDW12");
 
 struct nvme_cqe {
 	le32 dw0, dw1;
-	le16 sqhd, sqid;
-	le16 cid;
-	le16 status; /* bit 0: phase */
+	union {
+		struct {
+			le16 sqhd, sqid;
+			le16 cid;
+			le16 status; /* bit 0: phase */
+		};
+		le64 end; /* the four above as one word */
+	};
 };
 
 _Static_assert(sizeof(struct nvme_cqe) == 16, "CQE");
+
+/* Of nvme_cqe.end. The status is without its phase bit. */
+#define NVME_END_SQHD(end)   ((uint16_t)(end))
+#define NVME_END_CID(end)    ((uint16_t)((end) >> 32))
+#define NVME_END_STATUS(end) ((uint16_t)((end) >> 49))
 
 /* --- status (Base 3.3.3.2.1), without the phase bit: DNR 14, M 13, CRD 12:11, SCT 10:8, SC 7:0 ---
  */

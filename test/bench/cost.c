@@ -4,6 +4,7 @@
  *--toggle-collect=reactor_turn` counts the daemon's side alone; scripts/cost does that and divides.
  *
  *	bdev-null, bdev-malloc	submit and completion of a 4 KiB read, 128 in flight
+ *	bdev-nvme		the same to an NVMe controller in memory and back
  *	vhost-null		a 4 KiB read from ring to null and back: split ring, indirect, 128
  *in flight vhost-null-direct	the same with three descriptors in the ring, 85 in flight
  *	vhost-null-inflight	the same as vhost-null with the in-flight region
@@ -19,9 +20,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "backend/list.h"
 #include "bdev/registry.h"
 #include "ctl/drivers.h"
 #include "export/vhost_blk_queue.h"
+#include "fake/fake_nvme.h"
 #include "util/log.h"
 #include "virtio/inflight.h"
 
@@ -57,6 +60,42 @@ static void open_disk(const char *kind)
 	param_defaults(d->params, args);
 	if (param_parse_spec(d->params, args, "name=cost,size=64M,block_size=512", &e) ||
 	    bdev_create(d, args, NULL, &e) || bdev_get("cost", &bdev, &e))
+		die(e.text);
+}
+
+/* --- an NVMe controller in memory --- */
+
+static struct fake_nvme *nvme;
+
+static void nothing_to_close(struct nvme_hw *hw)
+{
+	(void)hw;
+}
+
+static struct nvme_attach_args *nvme_args(void)
+{
+	struct nvme_attach_args *a = calloc(1, sizeof(*a));
+
+	param_defaults(nvme_attach_params, a);
+	a->name = strdup("Nvme");
+	a->trtype = strdup("PCIe");
+	a->traddr = strdup("0000:00:00.0");
+	return a;
+}
+
+/* It answers by itself while queues are made, and by hand later. */
+static void open_nvme(void)
+{
+	struct fake_nvme_config c = fake_nvme_defaults();
+	struct err e = { 0 };
+	char **names;
+	unsigned n;
+
+	c.iommu = fake_iommu_create(0x1000, UINT64_MAX / 2);
+	nvme = fake_nvme_create(&c);
+	if (!nvme || iommu_attach(fake_iommu_hw(c.iommu), &e) || fake_nvme_start(nvme) ||
+	    nvme_attach_hw(nvme_args(), fake_nvme_hw(nvme), nothing_to_close, -1, &names, &n, &e) ||
+	    bdev_get(names[0], &bdev, &e))
 		die(e.text);
 }
 
@@ -103,9 +142,14 @@ static void run_bdev(const char *kind, long count)
 	struct bdev_queue *q;
 	struct err e = { 0 };
 
-	open_disk(kind);
+	if (strcmp(kind, "nvme") == 0)
+		open_nvme();
+	else
+		open_disk(kind);
 	if (bdev_queue_open(bdev, reactor, &q, &e))
 		die(e.text);
+	if (nvme)
+		fake_nvme_stop(nvme);
 	for (int i = 0; i < DEPTH; i++) {
 		struct slot *s = aligned_alloc(CACHE_LINE,
 					       ROUND_UP(sizeof(*s) + bdev->ctx_size, CACHE_LINE));
@@ -125,8 +169,11 @@ static void run_bdev(const char *kind, long count)
 	user.left = count;
 	user.poller = (struct poller){ .fn = user_poll, .patience.most = POLL_ALWAYS };
 	poller_add(&user.poller);
-	while (user.left > 0 || user.in_flight > 0)
+	while (user.left > 0 || user.in_flight > 0) {
 		reactor_turn(reactor);
+		if (nvme)
+			fake_nvme_turn(nvme);
+	}
 }
 
 /* --- from ring to ring --- */
@@ -316,6 +363,8 @@ int main(int argc, char **argv)
 		run_bdev("null", count);
 	else if (strcmp(what, "bdev-malloc") == 0)
 		run_bdev("malloc", count);
+	else if (strcmp(what, "bdev-nvme") == 0)
+		run_bdev("nvme", count);
 	else if (strcmp(what, "vhost-null") == 0)
 		run_vhost("null", count, true, false, 1);
 	else if (strcmp(what, "vhost-null-direct") == 0)

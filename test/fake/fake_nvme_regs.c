@@ -36,6 +36,13 @@ static void reg_set64(struct fake_nvme *f, unsigned off, uint64_t v)
 	reg_set(f, off + 4, (uint32_t)(v >> 32));
 }
 
+/* As a device that is not there. Word by word, as a driver may be looking. */
+static void read_as_ones(struct fake_nvme *f, size_t len)
+{
+	for (unsigned off = 0; off < len; off += sizeof(uint32_t))
+		reg_set(f, off, UINT32_MAX);
+}
+
 static uint64_t cap(const struct fake_nvme *f)
 {
 	const struct fake_nvme_config *c = &f->c;
@@ -263,7 +270,7 @@ unsigned regs_turn(struct fake_nvme *f)
 	unsigned n = 0;
 
 	if (f->gone == GONE_ONES)
-		memset(f->bar, 0xff, WIRE_REG_CMBSTS + 4);
+		read_as_ones(f, WIRE_REG_CMBSTS + 4);
 	if (f->gone)
 		return 0;
 	read_only_check(f);
@@ -309,15 +316,6 @@ void regs_be_born(struct fake_nvme *f)
 		become_ready(f);
 }
 
-/* Word by word, as a driver may be looking. */
-static void fill_ones(void *bar, size_t len)
-{
-	uint32_t *word = bar;
-
-	for (size_t i = 0; i < len / sizeof(*word); i++)
-		__atomic_store_n(&word[i], UINT32_MAX, __ATOMIC_RELAXED);
-}
-
 void go_away(struct fake_nvme *f, enum gone how)
 {
 	if (f->gone)
@@ -328,7 +326,7 @@ void go_away(struct fake_nvme *f, enum gone how)
 	if (how == GONE_TRUNCATED)
 		(void)!ftruncate(f->bar_fd, 0);
 	else
-		fill_ones(f->bar, f->bar_len);
+		read_as_ones(f, f->bar_len);
 }
 
 /* The driver's side may have replaced the pages of the BAR to survive: they come anew. */
