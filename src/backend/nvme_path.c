@@ -5,6 +5,8 @@
 #include "util/log.h"
 
 #define TRIES_MAX 2
+/* The bits in which the shapes of reads and writes differ. */
+#define PLAIN_OPS (BDEV_SHAPE(BDEV_READ) ^ BDEV_SHAPE(BDEV_WRITE))
 
 static struct nvme_io *room_of(struct bdev_io *io)
 {
@@ -88,6 +90,7 @@ static int start(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_io *io)
 	p->last = io->q;
 	n->sent = reactor_now();
 	n->aborted = false;
+	n->later = true;
 	nvme_sqe_push(p->qp, &n->req);
 	reactor_flush(&p->flush);
 	return 0;
@@ -148,11 +151,11 @@ void nvme_submit(struct bdev_queue *q, struct bdev_io *io)
 	struct nvme_io *n = room_of(io);
 	unsigned shift = d->block_shift;
 
-	n->sent = io->start;
 	n->state = 0;
-	if (unlikely(io->op > BDEV_WRITE) || unlikely(io->iovcnt != 1) || unlikely(p->closed) ||
+	/* One comparison for "one buffer, read or write, no flags". */
+	if (unlikely((io->shape & ~PLAIN_OPS) != BDEV_SHAPE(BDEV_READ)) || unlikely(p->closed) ||
 	    unlikely(!nvme_push_rw(p->qp, &n->req, d->head[io->op], io->offset >> shift,
-				   rw_cdw12(io, shift), io->iov))) {
+				   (io->len >> shift) - 1, io->iov))) {
 		submit_rare(d, io);
 		return;
 	}
@@ -237,7 +240,7 @@ static unsigned poll(struct poller *poller)
 	struct nvme_path *p = container_of(poller, struct nvme_path, poller);
 	struct nvme_req *req;
 	unsigned n = 0;
-	uint64_t end;
+	uint64_t end = 0;
 
 	for (; n < TURN_BATCH && (req = nvme_pop(p->qp, &end)); n++)
 		finish(io_of(req), NVME_END_STATUS(end));
@@ -452,11 +455,11 @@ struct watching {
 
 static void look_at(struct nvme_path_look *l, struct nvme_io *n, uint16_t cid)
 {
-	uint64_t age = l->now - n->sent;
+	uint64_t sent = n->later ? n->sent : io_of(&n->req)->start, age = l->now - sent;
 
-	if (age > l->very_late_after)
+	if (age > l->very_late_after) {
 		l->very_late++;
-	else if (age > l->late_after && !n->aborted && l->late_n < ARRAY_SIZE(l->late)) {
+	} else if (age > l->late_after && !n->aborted && l->late_n < ARRAY_SIZE(l->late)) {
 		n->aborted = true;
 		l->late[l->late_n++] = cid;
 	}

@@ -52,13 +52,15 @@ struct nvme_door {
 struct nvme_io {
 	struct nvme_req req;
 	struct bdev_io *next; /* in line */
-	uint64_t sent;	      /* ticks */
+	uint64_t sent;	      /* ticks, if not when it was submitted */
 	union {
 		struct {
 			uint8_t tries; /* before this one */
 			bool aborted;  /* an Abort was sent for it */
+			bool later;    /* sent says when */
+			uint8_t reserved;
 		};
-		uint16_t state; /* both */
+		uint32_t state; /* all */
 	};
 };
 

@@ -42,8 +42,13 @@ struct bdev_io {
 	uint64_t offset;
 	uint32_t len;
 	int32_t status; /* 0 or -errno */
-	uint16_t iovcnt;
-	uint8_t op, flags;
+	union {
+		struct {
+			uint16_t iovcnt;
+			uint8_t op, flags;
+		};
+		uint32_t shape; /* the three as one word: BDEV_SHAPE() */
+	};
 	uint16_t nvme_status; /* SCT/SC if an NVMe device said so */
 	uint16_t reserved;
 	uint64_t start; /* ticks of the turn in which it was submitted */
@@ -51,6 +56,13 @@ struct bdev_io {
 };
 
 _Static_assert(sizeof(struct bdev_io) == 64, "one cache line");
+
+/* Of a request with one buffer and no flags. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define BDEV_SHAPE(op) (1u | (uint32_t)(op) << 16)
+#else
+#define BDEV_SHAPE(op) (1u << 16 | (uint32_t)(op) << 8)
+#endif
 
 /* What a driver can take in one request. Larger or otherwise shaped requests are reshaped before it
  * sees them. */

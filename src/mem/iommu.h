@@ -63,7 +63,8 @@ void iommu_release(iova_t iova);
 struct iommu_hint {
 	uintptr_t start;
 	size_t len;
-	uint64_t delta; /* IOVA - address, modulo 2^64 */
+	size_t last_page; /* len - 4096 */
+	uint64_t delta;	  /* IOVA - address, modulo 2^64 */
 	uint64_t generation;
 };
 
@@ -82,6 +83,18 @@ static inline iova_t iommu_iova(const void *p, size_t len, struct iommu_hint *h)
 		   h->generation == READ_ONCE(iommu_generation)))
 		return (uintptr_t)p + h->delta;
 	return iommu_lookup(p, len, h);
+}
+
+/* hot. Of at most 4096 bytes, only where the range of before has them; IOVA_NONE: iommu_iova() may
+ * know more. */
+static inline iova_t iommu_hinted(const void *p, const struct iommu_hint *h)
+{
+	uintptr_t at = (uintptr_t)p;
+
+	if (unlikely(at - h->start > h->last_page) ||
+	    unlikely(h->generation != READ_ONCE(iommu_generation)))
+		return IOVA_NONE;
+	return at + h->delta;
 }
 
 #endif

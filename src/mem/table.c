@@ -196,8 +196,11 @@ iova_t iommu_lookup(const void *p, size_t len, struct iommu_hint *h)
 	iova_t iova = r ? atomic_load(&r->iova) : IOVA_NONE;
 
 	if (iova != IOVA_NONE && range_fits((uintptr_t)p - r->start, len, r->end - r->start)) {
-		*h = (struct iommu_hint){ r->start, r->end - r->start, iova - r->start,
-					  generation };
+		*h = (struct iommu_hint){ .start = r->start,
+					  .len = r->end - r->start,
+					  .last_page = r->end - r->start - 4096,
+					  .delta = iova - r->start,
+					  .generation = generation };
 		iova += (uintptr_t)p - r->start;
 	} else {
 		iova = IOVA_NONE;

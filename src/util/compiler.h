@@ -31,6 +31,9 @@
 #define always_inline	  inline __attribute__((always_inline)) /* copies of it are wanted */
 #define printf_like(f, a) __attribute__((format(printf, f, a)))
 
+/* What follows uses v as it is, without working it out again. */
+#define keep_in_register(v) __asm__("" : "+r"(v))
+
 /* One load or store, exactly once, of memory that another party may change at the same time. */
 #define READ_ONCE(x)	    __atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, v)    __atomic_store_n(&(x), (v), __ATOMIC_RELAXED)

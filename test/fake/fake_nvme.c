@@ -193,7 +193,7 @@ static volatile le32 *hw_vector_control(struct nvme_hw *hw, unsigned i)
 {
 	struct fake_nvme *f = container_of(hw, struct fake_nvme, hw);
 
-	return i < f->c.vectors ? &f->vector[i].control : NULL;
+	return i < f->c.vectors && !f->c.no_vector_control ? &f->vector[i].control : NULL;
 }
 
 static int hw_map_bar(struct nvme_hw *hw, unsigned bar, volatile void **base, size_t *len,

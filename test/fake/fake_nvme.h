@@ -30,16 +30,17 @@
  *
  * Example:
  *	struct fake_nvme_config c = fake_nvme_defaults();
- *	struct fake_iommu *m = fake_iommu_create(0x1000, UINT64_MAX >> 16);
+ *	struct fake_nvme_rule lose = { .queue = FAKE_IO, .opcode = 2, .skip = 10, .times = 1,
+ *				       .action = FAKE_DROP };
+ *
+ *	c.iommu = fake_iommu_create(0x1000, UINT64_MAX >> 16);
  *	c.mqes = 14;
- *	c.iommu = m;
  *	f = fake_nvme_create(&c);
- *	fake_nvme_script(f, &(struct fake_nvme_rule){ .queue = FAKE_IO, .opcode = 2, .qid = -1,
- *						      .skip = 10, .times = 1, .action = FAKE_DROP
- *}); fake_nvme_start(f);
- *	... nvme_ctrl_open(fake_nvme_hw(f), ...), some I/O: the 11th read is never answered ...
+ *	fake_nvme_script(f, &lose);
+ *	fake_nvme_start(f);
+ *	... drive fake_nvme_hw(f): the 11th read is never answered ...
  *	fake_nvme_destroy(f);
- *	fake_iommu_destroy(m);
+ *	fake_iommu_destroy(c.iommu);
  *
  * NVM Express Base 2.0, NVM Command Set 1.0, PCIe Transport 1.0.
  */
@@ -123,7 +124,8 @@ struct fake_nvme_config {
 	unsigned ready_turns, ready_ms; /* from EN=1 to RDY=1: both must have passed */
 	unsigned disable_turns, disable_ms;
 	unsigned shutdown_turns, shutdown_ms;
-	bool no_reset; /* hw->reset() says -EOPNOTSUPP */
+	bool no_vector_control; /* the MSI-X table is out of reach */
+	bool no_reset;		/* hw->reset() says -EOPNOTSUPP */
 
 	struct fake_nvme_ns_config ns[FAKE_NVME_NS_MAX];
 	unsigned ns_n;
@@ -179,13 +181,14 @@ struct fake_nvme_rule {
 	enum fake_nvme_queue queue;
 	int opcode;	     /* -1: all but Asynchronous Event Request */
 	uint32_t nsid;	     /* 0: any */
-	int qid;	     /* -1: any */
+	int qid;	     /* -1 or 0: any of those */
 	uint64_t lba, lba_n; /* commands that touch these blocks; lba_n 0: any */
 	unsigned skip;	     /* this many matches go through first */
 	unsigned times;	     /* and this many are dealt with; 0: all */
 
 	enum fake_nvme_action action;
-	unsigned n;
+	unsigned n;  /* turns, a CID, ... */
+	unsigned ms; /* what waits for turns waits for so long, too */
 	uint8_t sct, sc;
 	bool dnr;
 	bool deaf; /* Abort does not find it */

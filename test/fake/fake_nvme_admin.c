@@ -15,7 +15,7 @@ void admin_reset(struct fake_nvme *f)
 /* ---- queues: 5.3 to 5.6 of Base 2.0 ---- */
 
 static uint16_t check_queue(struct fake_nvme *f, const struct wire_sqe *sqe, bool taken,
-			    unsigned most, const char *what)
+			    unsigned most, uint32_t in_cmb, const char *what)
 {
 	unsigned qid = sqe->cdw10 & 0xffff, size = (sqe->cdw10 >> 16) + 1;
 
@@ -37,6 +37,10 @@ static uint16_t check_queue(struct fake_nvme *f, const struct wire_sqe *sqe, boo
 		      (unsigned long long)sqe->prp1, f->page);
 		return WIRE_PRP_OFFSET;
 	}
+	if (is_in_cmb(f, sqe->prp1) && !(f->c.cmb_for & in_cmb)) {
+		fault(f, "Create I/O %s %u in the controller memory buffer, not for it", what, qid);
+		return WIRE_CMB_BAD;
+	}
 	return WIRE_OK;
 }
 
@@ -51,7 +55,7 @@ static uint16_t create_cq(struct fake_nvme *f, struct cmd *cmd, uint32_t *dw0)
 	const struct wire_sqe *sqe = &cmd->sqe;
 	unsigned qid = sqe->cdw10 & 0xffff, vector = sqe->cdw11 >> 16;
 	bool taken = qid <= FAKE_NVME_QUEUES_MAX && f->cq[qid].exists;
-	uint16_t status = check_queue(f, sqe, taken, f->c.io_cqs, "CQ");
+	uint16_t status = check_queue(f, sqe, taken, f->c.io_cqs, WIRE_CMB_CQS, "CQ");
 
 	(void)dw0;
 	if (status)
@@ -71,7 +75,7 @@ static uint16_t create_sq(struct fake_nvme *f, struct cmd *cmd, uint32_t *dw0)
 	const struct wire_sqe *sqe = &cmd->sqe;
 	unsigned qid = sqe->cdw10 & 0xffff, cqid = sqe->cdw11 >> 16;
 	bool taken = qid <= FAKE_NVME_QUEUES_MAX && f->sq[qid].exists;
-	uint16_t status = check_queue(f, sqe, taken, f->c.io_sqs, "SQ");
+	uint16_t status = check_queue(f, sqe, taken, f->c.io_sqs, WIRE_CMB_SQS, "SQ");
 
 	(void)dw0;
 	if (status)
@@ -120,6 +124,18 @@ static uint16_t delete_cq(struct fake_nvme *f, struct cmd *cmd, uint32_t *dw0)
 
 /* ---- the others ---- */
 
+static bool too_many_aborts(struct fake_nvme *f, const struct cmd *abort)
+{
+	struct cmd *cmd;
+	unsigned n = 0;
+
+	list_for_each (cmd, &abort->sq->outstanding, sq_link)
+		n += cmd->sqe.opc == WIRE_ADM_ABORT && cmd->state != CMD_ENDED;
+	if (n > f->c.acl + 1u)
+		fault(f, "%u Abort commands are more than ACL allows", n);
+	return n > f->c.acl + 1u;
+}
+
 static uint16_t do_abort(struct fake_nvme *f, struct cmd *cmd, uint32_t *dw0)
 {
 	unsigned sqid = cmd->sqe.cdw10 & 0xffff;
@@ -128,6 +144,8 @@ static uint16_t do_abort(struct fake_nvme *f, struct cmd *cmd, uint32_t *dw0)
 	if (sqid <= FAKE_NVME_QUEUES_MAX && f->sq[sqid].exists)
 		victim = sq_find(&f->sq[sqid], (uint16_t)(cmd->sqe.cdw10 >> 16));
 	*dw0 = 1;
+	if (too_many_aborts(f, cmd))
+		return WIRE_ABORT_LIMIT;
 	if (!victim || victim == cmd || victim->deaf || victim->state == CMD_ENDED)
 		return WIRE_OK;
 	*dw0 = 0;

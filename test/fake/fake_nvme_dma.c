@@ -5,10 +5,15 @@
 
 /* ---- one range ---- */
 
+bool is_in_cmb(const struct fake_nvme *f, uint64_t iova)
+{
+	return f->cmb_on && iova >= f->cmb_base && iova - f->cmb_base < f->c.cmb_size;
+}
+
 /* The controller memory buffer answers to the addresses that the host gave it. NULL: not there. */
 static uint8_t *cmb_at(struct fake_nvme *f, uint64_t iova, size_t len)
 {
-	if (!f->cmb_on || iova < f->cmb_base || !range_fits(iova - f->cmb_base, len, f->c.cmb_size))
+	if (!is_in_cmb(f, iova) || !range_fits(iova - f->cmb_base, len, f->c.cmb_size))
 		return NULL;
 	return f->cmb + (iova - f->cmb_base);
 }
@@ -191,8 +196,10 @@ static uint16_t walk_segment(struct walk *w, const struct wire_sgl *segment, str
 	uint16_t status = WIRE_OK;
 	struct wire_sgl d;
 
-	if (!segment->len || segment->len % sizeof(d) || range_wraps(segment->addr, segment->len))
-		return bad_sgl(w, WIRE_SGL_SEGMENT_BAD, "segment has a bad length", segment);
+	if (!IS_ALIGNED(segment->addr, 8) || !segment->len || segment->len % sizeof(d) ||
+	    range_wraps(segment->addr, segment->len))
+		return bad_sgl(w, WIRE_SGL_SEGMENT_BAD, "segment has a bad place or length",
+			       segment);
 	next->type = 0;
 	for (uint64_t at = segment->addr; at < end && !status; at += sizeof(d)) {
 		if (!dma_read(w->f, &d, at, sizeof(d), "an SGL segment"))

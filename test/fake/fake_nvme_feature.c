@@ -37,7 +37,7 @@ static bool is_known(const struct fake_nvme *f, uint8_t fid)
 
 static uint32_t queues_granted(const struct fake_nvme *f)
 {
-	return (f->c.io_cqs - 1) << 16 | (f->c.io_sqs - 1);
+	return (MAX(f->c.io_cqs, 1u) - 1) << 16 | (MAX(f->c.io_sqs, 1u) - 1);
 }
 
 static uint32_t default_of(const struct fake_nvme *f, uint8_t fid)

@@ -21,6 +21,11 @@
 #define CHANGED_MAX    1024
 #define BAR_PAGE       4096u
 
+/* A turn and a time: passed when both have come. */
+struct delay {
+	uint64_t turn, ns;
+};
+
 enum cmd_state {
 	CMD_NEW,      /* being dealt with */
 	CMD_DELAYED,  /* until turn `due` */
@@ -42,7 +47,7 @@ struct cmd {
 	int action;	  /* enum fake_nvme_action of its rule; -1: none */
 	unsigned n;	  /* the rule's */
 	bool deaf, again; /* Abort does not find it; one of its two CQEs was posted */
-	uint64_t due;	  /* turn */
+	struct delay due;
 
 	/* the completion */
 	uint32_t dw0, dw1;
@@ -89,11 +94,6 @@ struct vector {
 	int fd;
 	volatile le32 control; /* bit 0 masks */
 	bool pending;
-};
-
-/* Passed when both have come. */
-struct delay {
-	uint64_t turn, ns;
 };
 
 enum life { LIFE_OFF, LIFE_STARTING, LIFE_READY, LIFE_STOPPING };
@@ -165,12 +165,15 @@ uint64_t reg_get64(struct fake_nvme *f, unsigned off);
 void regs_power_on(struct fake_nvme *f);
 void regs_be_born(struct fake_nvme *f);
 unsigned regs_turn(struct fake_nvme *f);
+struct delay delay_from_now(const struct fake_nvme *f, unsigned turns, unsigned ms);
+bool has_passed(const struct fake_nvme *f, const struct delay *d);
 bool is_running(const struct fake_nvme *f);
 void become_fatal(struct fake_nvme *f);
 void go_away(struct fake_nvme *f, enum gone how);
 
 /* fake_nvme_queue.c */
 void queues_init(struct fake_nvme *f);
+unsigned last_qid(const struct fake_nvme *f);
 void queues_vanish(struct fake_nvme *f);
 void cq_open(struct fake_nvme *f, unsigned qid, unsigned size, uint64_t base, bool ien,
 	     unsigned vector);
@@ -201,6 +204,7 @@ unsigned script_turn(struct fake_nvme *f);
 void script_free(struct fake_nvme *f);
 
 /* fake_nvme_dma.c: false is a fault, and was noted */
+bool is_in_cmb(const struct fake_nvme *f, uint64_t iova);
 bool dma_read(struct fake_nvme *f, void *to, uint64_t iova, size_t len, const char *what);
 bool dma_write(struct fake_nvme *f, uint64_t iova, const void *from, size_t len, const char *what);
 bool dma_store16(struct fake_nvme *f, uint64_t iova, uint16_t v, const char *what);

@@ -110,15 +110,12 @@ static bool log_fill(struct fake_nvme *f, uint8_t lid, struct log *l)
 	return false;
 }
 
-/* It was read without RAE: the next event may come, and what it told of has been heard. */
+/* Read without RAE: what it holds has been heard, and the next event may come (5.2). */
 static void log_was_read(struct fake_nvme *f, uint8_t lid)
 {
 	for (unsigned i = 0; i < EVENTS_MAX; i++)
-		if (f->event[i].used && f->event[i].masked && f->event[i].lid == lid)
-			f->event[i].used = f->event[i].pending;
-	for (unsigned i = 0; i < EVENTS_MAX; i++)
-		if (f->event[i].lid == lid)
-			f->event[i].masked = false;
+		if (f->event[i].used && f->event[i].lid == lid)
+			f->event[i].used = false;
 	if (lid == WIRE_LOG_NS_CHANGED) {
 		f->changed_n = 0;
 		f->changed_overflow = false;

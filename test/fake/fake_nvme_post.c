@@ -113,7 +113,7 @@ unsigned post_turn(struct fake_nvme *f)
 	unsigned all = 0, loud;
 	struct cq *cq;
 
-	for (unsigned i = 0; i <= FAKE_NVME_QUEUES_MAX; i++) {
+	for (unsigned i = 0; i <= last_qid(f); i++) {
 		cq = &f->cq[i];
 		for (loud = 0;
 		     cq->exists && is_running(f) && !list_empty(&cq->ended) && cq_has_room(f, cq);

@@ -202,7 +202,7 @@ static uint32_t *doorbell(struct fake_nvme *f, unsigned qid, bool head)
 	return (uint32_t *)(void *)(f->bar + WIRE_DOORBELLS + slot(f, 0, qid, head));
 }
 
-static unsigned last_qid(const struct fake_nvme *f)
+unsigned last_qid(const struct fake_nvme *f)
 {
 	return MAX(f->c.io_sqs, f->c.io_cqs);
 }
@@ -439,7 +439,7 @@ unsigned fetch_turn(struct fake_nvme *f)
 	unsigned all = 0, n;
 	struct sq *sq;
 
-	for (unsigned i = 0; i <= FAKE_NVME_QUEUES_MAX; i++) {
+	for (unsigned i = 0; i <= last_qid(f); i++) {
 		sq = &f->sq[i];
 		if (!sq->exists || !is_running(f))
 			continue;

@@ -1,7 +1,6 @@
 /* The registers of a fake controller and its life: enabled, shut down, failed, gone. */
 #include "fake/fake_nvme_internal.h"
 
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,13 +35,6 @@ static void reg_set64(struct fake_nvme *f, unsigned off, uint64_t v)
 	reg_set(f, off + 4, (uint32_t)(v >> 32));
 }
 
-/* As a device that is not there. Word by word, as a driver may be looking. */
-static void read_as_ones(struct fake_nvme *f, size_t len)
-{
-	for (unsigned off = 0; off < len; off += sizeof(uint32_t))
-		reg_set(f, off, UINT32_MAX);
-}
-
 static uint64_t cap(const struct fake_nvme *f)
 {
 	const struct fake_nvme_config *c = &f->c;
@@ -68,13 +60,13 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static struct delay delay_from_now(const struct fake_nvme *f, unsigned turns, unsigned ms)
+struct delay delay_from_now(const struct fake_nvme *f, unsigned turns, unsigned ms)
 {
 	return (struct delay){ .turn = f->stats.turns + turns,
 			       .ns = ms ? now_ns() + ms * 1000000ull : 0 };
 }
 
-static bool has_passed(const struct fake_nvme *f, const struct delay *d)
+bool has_passed(const struct fake_nvme *f, const struct delay *d)
 {
 	return f->stats.turns >= d->turn && (d->ns == 0 || now_ns() >= d->ns);
 }
@@ -243,6 +235,11 @@ static void read_only_check(struct fake_nvme *f)
 		fault(f, "CSTS was written: 0x%08x", csts);
 		set_csts(f, f->csts);
 	}
+	if (reg_get(f, WIRE_REG_INTMS) || reg_get(f, WIRE_REG_INTMC)) {
+		if (f->c.vectors)
+			fault(f, "INTMS or INTMC was written, which is not for MSI-X");
+		reg_set64(f, WIRE_REG_INTMS, 0);
+	}
 	if (reg_get64(f, WIRE_REG_CAP) != cap(f) || reg_get(f, WIRE_REG_VS) != f->c.vs) {
 		fault(f, "CAP or VS was written");
 		reg_set64(f, WIRE_REG_CAP, cap(f));
@@ -264,13 +261,20 @@ static void cmb_look(struct fake_nvme *f)
 		msc & WIRE_CMBMSC_CRE ? f->c.cmb_for | (uint32_t)(f->c.cmb_size / 4096) << 12 : 0);
 }
 
+/* What the host writes to a device that is not there goes nowhere. Word by word, as it may look. */
+static void show_ones(struct fake_nvme *f, size_t len)
+{
+	for (unsigned off = 0; off < len; off += 4)
+		reg_set(f, off, UINT32_MAX);
+}
+
 unsigned regs_turn(struct fake_nvme *f)
 {
 	uint32_t cc;
 	unsigned n = 0;
 
 	if (f->gone == GONE_ONES)
-		read_as_ones(f, WIRE_REG_CMBSTS + 4);
+		show_ones(f, WIRE_REG_CMBSTS + 4);
 	if (f->gone)
 		return 0;
 	read_only_check(f);
@@ -326,7 +330,7 @@ void go_away(struct fake_nvme *f, enum gone how)
 	if (how == GONE_TRUNCATED)
 		(void)!ftruncate(f->bar_fd, 0);
 	else
-		read_as_ones(f, f->bar_len);
+		show_ones(f, f->bar_len);
 }
 
 /* The driver's side may have replaced the pages of the BAR to survive: they come anew. */

@@ -4,9 +4,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "util/unit.h"
+
 #define ADMIN_ENTRIES 64
 #define DATA_LEN      (4u << 20)
 #define LISTS_LEN     (64u << 10)
+#define RIG_PATIENCE  10 /* turns after which the controller sleeps */
 
 static void must(bool ok)
 {
@@ -68,6 +71,14 @@ void rig_close(struct rig *r)
 	fake_nvme_destroy(r->f);
 	fake_iommu_destroy(r->m);
 	munmap(r->mem, RIG_MEM);
+}
+
+void rig_close_clean(struct rig *r)
+{
+	if (fake_nvme_faults(r->f))
+		print_error("fault: %s\n", fake_nvme_fault(r->f, 0));
+	assert_int_equal(fake_nvme_faults(r->f), 0);
+	rig_close(r);
 }
 
 /* ---- queues ---- */
@@ -159,7 +170,8 @@ static bool shadow_is_enough(struct rig *r, size_t slot, uint32_t v)
 
 	if (r->no_barrier) {
 		event = load_acquire(eventidx); /* too early: what a missing barrier allows */
-		fake_nvme_settle(r->f);
+		for (unsigned i = 0; i < RIG_PATIENCE; i++)
+			fake_nvme_turn(r->f);
 		store_release(shadow, v);
 	} else {
 		store_release(shadow, v);
@@ -271,6 +283,26 @@ struct wire_sqe rig_rw(struct rig *r, uint8_t opcode, uint32_t nsid, uint64_t sl
 	if (p)
 		rig_prps(r, &sqe, p, len);
 	return sqe;
+}
+
+uint16_t rig_io(struct rig *r, uint8_t opcode, uint64_t slba, unsigned blocks, void *p)
+{
+	struct wire_sqe sqe = rig_rw(r, opcode, 1, slba, blocks, p, blocks * RIG_BLOCK);
+
+	return rig_run(r, 1, &sqe, NULL);
+}
+
+uint16_t rig_flush(struct rig *r)
+{
+	struct wire_sqe sqe = { .opc = WIRE_IO_FLUSH, .nsid = 1 };
+
+	return rig_run(r, 1, &sqe, NULL);
+}
+
+void rig_fill(uint8_t *p, size_t len, unsigned seed)
+{
+	for (size_t i = 0; i < len; i++)
+		p[i] = (uint8_t)(i * 7 + i / 256 + seed);
 }
 
 uint16_t rig_identify(struct rig *r, uint8_t cns, uint32_t nsid, void *to)

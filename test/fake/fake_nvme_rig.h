@@ -11,6 +11,7 @@
 #define RIG_IOVA   0x10000000ull
 #define RIG_MEM	   (24u << 20)
 #define RIG_QUEUES 4
+#define RIG_BLOCK  512u
 #define RIG_TURNS  200 /* that a command may take */
 
 #define NO_CQE 0xffff /* the status of a command that was not answered */
@@ -40,6 +41,8 @@ struct rig {
 /* Memory, a controller of c (whose iommu is filled in); nothing is enabled yet. */
 void rig_open(struct rig *r, struct fake_nvme_config c);
 void rig_close(struct rig *r);
+/* The same, and asserts that the controller found no fault. */
+void rig_close_clean(struct rig *r);
 
 uint32_t rig_get(struct rig *r, unsigned off);
 void rig_set(struct rig *r, unsigned off, uint32_t v);
@@ -68,6 +71,10 @@ uint16_t rig_wait(struct rig *r, unsigned qid, struct wire_cqe *out);
 void rig_prps(struct rig *r, struct wire_sqe *sqe, const void *p, size_t len);
 struct wire_sqe rig_rw(struct rig *r, uint8_t opcode, uint32_t nsid, uint64_t slba, unsigned blocks,
 		       void *p, size_t len);
+/* A read, write or their like of blocks of 512 on namespace 1 by queue 1. */
+uint16_t rig_io(struct rig *r, uint8_t opcode, uint64_t slba, unsigned blocks, void *p);
+uint16_t rig_flush(struct rig *r);
+void rig_fill(uint8_t *p, size_t len, unsigned seed);
 uint16_t rig_identify(struct rig *r, uint8_t cns, uint32_t nsid, void *to);
 uint16_t rig_set_feature(struct rig *r, uint8_t fid, uint32_t v, uint32_t *dw0);
 

@@ -25,7 +25,7 @@ static bool matches(const struct fake_nvme_rule *r, const struct cmd *cmd)
 		return false;
 	if (r->opcode < 0 ? admin && sqe->opc == WIRE_ADM_AER : r->opcode != sqe->opc)
 		return false;
-	if (r->qid >= 0 && (unsigned)r->qid != cmd->sq->qid)
+	if (r->qid > 0 && (unsigned)r->qid != cmd->sq->qid)
 		return false;
 	if (r->nsid && r->nsid != sqe->nsid)
 		return false;
@@ -46,9 +46,9 @@ static const struct fake_nvme_rule *rule_for(struct fake_nvme *f, const struct c
 	return NULL;
 }
 
-static void park_until(struct fake_nvme *f, struct cmd *cmd, unsigned turns)
+static void park_until(struct fake_nvme *f, struct cmd *cmd, unsigned turns, unsigned ms)
 {
-	cmd->due = f->stats.turns + turns;
+	cmd->due = delay_from_now(f, turns, ms);
 	cmd_park(f, cmd, CMD_DELAYED);
 }
 
@@ -62,7 +62,7 @@ static bool act(struct fake_nvme *f, struct cmd *cmd, const struct fake_nvme_rul
 {
 	switch (r->action) {
 	case FAKE_DELAY:
-		park_until(f, cmd, r->n);
+		park_until(f, cmd, r->n, r->ms);
 		return true;
 	case FAKE_HOLD:
 		cmd_park(f, cmd, CMD_HELD);
@@ -71,12 +71,12 @@ static bool act(struct fake_nvme *f, struct cmd *cmd, const struct fake_nvme_rul
 		cmd_end(f, cmd, status_of(r), 0);
 		return true;
 	case FAKE_REORDER:
-		park_until(f, cmd, GATHER_TURNS);
+		park_until(f, cmd, GATHER_TURNS, r->ms);
 		cmd->state = CMD_GATHERED;
 		return true;
 	case FAKE_BAD_PHASE:
 		post_garbage(f, cmd->sq->cq);
-		park_until(f, cmd, r->n ? r->n : GARBAGE_TURNS);
+		park_until(f, cmd, r->n ? r->n : GARBAGE_TURNS, r->ms);
 		return true;
 	case FAKE_BAD_CID:
 	case FAKE_IDLE_CID:
@@ -124,7 +124,7 @@ static struct cmd *first_due(struct fake_nvme *f)
 	struct cmd *cmd;
 
 	list_for_each (cmd, &f->parked, link)
-		if (cmd->state == CMD_DELAYED && cmd->due <= f->stats.turns)
+		if (cmd->state == CMD_DELAYED && has_passed(f, &cmd->due))
 			return cmd;
 	return NULL;
 }
@@ -141,7 +141,7 @@ static struct cmd *last_gathered(struct fake_nvme *f, const struct sq *sq)
 			continue;
 		last = cmd;
 		n++;
-		due |= cmd->due <= f->stats.turns;
+		due |= has_passed(f, &cmd->due);
 	}
 	return last && (due || n >= last->n) ? last : NULL;
 }
@@ -174,7 +174,7 @@ unsigned script_turn(struct fake_nvme *f)
 		unpark(f, cmd);
 		n++;
 	}
-	for (unsigned i = 0; i <= FAKE_NVME_QUEUES_MAX; i++)
+	for (unsigned i = 0; i <= last_qid(f); i++)
 		if (f->sq[i].exists)
 			n += run_gathered(f, &f->sq[i]);
 	return n;

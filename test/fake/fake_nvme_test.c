@@ -1,34 +1,7 @@
 /* The fake NVMe controller as the specification wants it: life, queues, data, cache, namespaces. */
 #include "fake/fake_nvme_rig.h"
 
-#include <errno.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include "util/unit.h"
-
-#define BLOCK 512u
-
-static void clean(struct rig *r)
-{
-	if (fake_nvme_faults(r->f))
-		print_error("fault: %s\n", fake_nvme_fault(r->f, 0));
-	assert_int_equal(fake_nvme_faults(r->f), 0);
-	rig_close(r);
-}
-
-static void fill(uint8_t *p, size_t len, unsigned seed)
-{
-	for (size_t i = 0; i < len; i++)
-		p[i] = (uint8_t)(i * 7 + i / 256 + seed);
-}
-
-static uint16_t do_rw(struct rig *r, uint8_t opcode, uint64_t slba, unsigned blocks, void *p)
-{
-	struct wire_sqe sqe = rig_rw(r, opcode, 1, slba, blocks, p, blocks * BLOCK);
-
-	return rig_run(r, 1, &sqe, NULL);
-}
 
 /* ---- life ---- */
 
@@ -49,7 +22,7 @@ static void it_is_enabled_and_disabled(void **state)
 	fake_nvme_stats(r.f, &s);
 	assert_int_equal(s.enables, 2);
 	assert_int_equal(s.disables, 1);
-	clean(&r);
+	rig_close_clean(&r);
 }
 
 static void it_shuts_down(void **state)
@@ -60,8 +33,8 @@ static void it_shuts_down(void **state)
 	(void)state;
 	c.shutdown_turns = 2;
 	rig_up(&r, c);
-	fill(r.data, BLOCK, 1);
-	assert_int_equal(do_rw(&r, WIRE_IO_WRITE, 0, 1, r.data), 0);
+	rig_fill(r.data, RIG_BLOCK, 1);
+	assert_int_equal(rig_io(&r, WIRE_IO_WRITE, 0, 1, r.data), 0);
 	assert_true(fake_nvme_dirty(r.f));
 	rig_set(&r, WIRE_REG_CC, rig_get(&r, WIRE_REG_CC) | 1u << 14);
 	fake_nvme_turn(r.f);
@@ -70,7 +43,7 @@ static void it_shuts_down(void **state)
 	fake_nvme_turn(r.f);
 	assert_int_equal(rig_get(&r, WIRE_REG_CSTS) & WIRE_CSTS_SHST, WIRE_CSTS_SHST_DONE);
 	assert_false(fake_nvme_dirty(r.f));
-	clean(&r);
+	rig_close_clean(&r);
 }
 
 static void it_is_born_in_every_state(void **state)
@@ -93,7 +66,7 @@ static void it_is_born_in_every_state(void **state)
 		fake_nvme_turn(r.f);
 		assert_int_equal(rig_get(&r, WIRE_REG_CSTS), 0);
 		assert_true(rig_enable(&r));
-		clean(&r);
+		rig_close_clean(&r);
 	}
 }
 
@@ -119,7 +92,7 @@ static void what_cannot_be_enabled_is_fatal(void **state)
 	rig_open(&r, c);
 	assert_false(rig_enable(&r));
 	assert_int_equal(rig_get(&r, WIRE_REG_CSTS), WIRE_CSTS_CFS);
-	clean(&r);
+	rig_close_clean(&r);
 }
 
 /* ---- identify ---- */
@@ -138,7 +111,7 @@ static void it_says_what_it_is(void **state)
 	assert_int_equal(id.sqes, 0x66);
 	assert_int_equal(id.nn, 16);
 	assert_int_equal(rig_identify(&r, 0x7f, 0, &id), WIRE_BAD_FIELD);
-	clean(&r);
+	rig_close_clean(&r);
 }
 
 static void its_namespaces_may_have_any_number(void **state)
@@ -172,7 +145,7 @@ static void its_namespaces_may_have_any_number(void **state)
 	assert_int_equal(rig_identify(&r, 3, 7, &id), 0);
 	assert_memory_equal(&id, "\2\20\0\0\x55\x55\x55\x55", 8);
 	assert_int_equal(rig_identify(&r, 3, 5, &id), WIRE_BAD_NS);
-	clean(&r);
+	rig_close_clean(&r);
 }
 
 /* ---- queues ---- */
@@ -234,7 +207,7 @@ static void the_number_of_queues_is_its_own_choice(void **state)
 	assert_int_equal(rig_set_feature(&r, WIRE_FEAT_QUEUES, 7 << 16 | 7, &got), 0);
 	assert_int_equal(got, 63 << 16 | 2);
 	assert_int_equal(rig_set_feature(&r, 0x55, 0, &got), WIRE_BAD_FIELD);
-	clean(&r);
+	rig_close_clean(&r);
 }
 
 static void a_full_queue_wraps_and_waits(void **state)
@@ -247,7 +220,7 @@ static void a_full_queue_wraps_and_waits(void **state)
 	(void)state;
 	c.dstrd = 3;
 	rig_up(&r, c);
-	sqe = rig_rw(&r, WIRE_IO_READ, 1, 0, 1, r.data, BLOCK);
+	sqe = rig_rw(&r, WIRE_IO_READ, 1, 0, 1, r.data, RIG_BLOCK);
 	for (unsigned round = 0; round < 7; round++) {
 		for (unsigned i = 0; i < 15; i++)
 			rig_put(&r, 1, &sqe);
@@ -257,7 +230,7 @@ static void a_full_queue_wraps_and_waits(void **state)
 			assert_int_equal(rig_wait(&r, 1, &e), 0);
 		assert_false(rig_reap(&r, 1, &e));
 	}
-	clean(&r);
+	rig_close_clean(&r);
 }
 
 /* The host reaps nothing: 15 entries of 16 are filled, the others wait. */
@@ -278,7 +251,7 @@ static void a_cq_is_never_overrun(void **state)
 	r.q[2] = (struct rig_queue){ .size = 16, .sq = rig_alloc(&r, 1024) };
 	sqe.prp1 = rig_iova(&r, r.q[2].sq);
 	assert_int_equal(rig_run(&r, 0, &sqe, NULL), 0);
-	sqe = rig_rw(&r, WIRE_IO_READ, 1, 0, 1, r.data, BLOCK);
+	sqe = rig_rw(&r, WIRE_IO_READ, 1, 0, 1, r.data, RIG_BLOCK);
 	for (unsigned i = 0; i < 20; i++)
 		rig_put(&r, 1 + i % 2, &sqe);
 	rig_ring(&r, 1);
@@ -288,7 +261,7 @@ static void a_cq_is_never_overrun(void **state)
 	assert_int_equal(s.outstanding, 5);
 	for (unsigned i = 0; i < 20; i++)
 		assert_int_equal(rig_wait(&r, 1, &e), 0);
-	clean(&r);
+	rig_close_clean(&r);
 }
 
 static void wrong_doorbells_are_noticed(void **state)
@@ -336,21 +309,21 @@ static void every_length_and_offset_of_prps(void **state)
 			bool fits = n <= 4096u << c.mpsmin;
 
 			out = r.data + offset;
-			fill(out, n * BLOCK, (unsigned)i);
-			memset(in, 0, n * BLOCK + 8192);
+			rig_fill(out, n * RIG_BLOCK, (unsigned)i);
+			memset(in, 0, n * RIG_BLOCK + 8192);
 			if (!fits) {
-				assert_int_equal(do_rw(&r, WIRE_IO_WRITE, 8, n, out),
+				assert_int_equal(rig_io(&r, WIRE_IO_WRITE, 8, n, out),
 						 WIRE_BAD_FIELD);
 				assert_int_equal(fake_nvme_faults(r.f), 1);
 				fake_nvme_faults_clear(r.f);
 				continue;
 			}
-			assert_int_equal(do_rw(&r, WIRE_IO_WRITE, 8, n, out), 0);
-			assert_int_equal(do_rw(&r, WIRE_IO_READ, 8, n, in + offset), 0);
-			assert_memory_equal(in + offset, out, n * BLOCK);
-			assert_int_equal(in[offset + n * BLOCK], 0);
+			assert_int_equal(rig_io(&r, WIRE_IO_WRITE, 8, n, out), 0);
+			assert_int_equal(rig_io(&r, WIRE_IO_READ, 8, n, in + offset), 0);
+			assert_memory_equal(in + offset, out, n * RIG_BLOCK);
+			assert_int_equal(in[offset + n * RIG_BLOCK], 0);
 		}
-		clean(&r);
+		rig_close_clean(&r);
 	}
 }
 
@@ -362,7 +335,7 @@ static void wrong_prps_are_refused(void **state)
 
 	(void)state;
 	rig_up(&r, c);
-	good = rig_rw(&r, WIRE_IO_READ, 1, 0, 24, r.data, 24 * BLOCK);
+	good = rig_rw(&r, WIRE_IO_READ, 1, 0, 24, r.data, 24 * RIG_BLOCK);
 	sqe = good;
 	sqe.prp1 += 2;
 	assert_int_equal(rig_run(&r, 1, &sqe, NULL), WIRE_PRP_OFFSET);
@@ -374,10 +347,10 @@ static void wrong_prps_are_refused(void **state)
 	assert_int_equal(rig_run(&r, 1, &sqe, NULL), WIRE_PRP_OFFSET);
 	r.lists[1] = 0x7777000; /* nobody's */
 	assert_int_equal(rig_run(&r, 1, &sqe, NULL), WIRE_DATA_TRANSFER);
-	sqe = rig_rw(&r, WIRE_IO_READ, 1, 0, 16, r.data, 16 * BLOCK);
+	sqe = rig_rw(&r, WIRE_IO_READ, 1, 0, 16, r.data, 16 * RIG_BLOCK);
 	sqe.prp2 += 512;
 	assert_int_equal(rig_run(&r, 1, &sqe, NULL), WIRE_PRP_OFFSET);
-	sqe = rig_rw(&r, WIRE_IO_READ, 1, 0, 1, r.data, BLOCK);
+	sqe = rig_rw(&r, WIRE_IO_READ, 1, 0, 1, r.data, RIG_BLOCK);
 	sqe.prp2 = 0x1000;
 	assert_int_equal(rig_run(&r, 1, &sqe, NULL), WIRE_OK);
 	assert_int_equal(fake_nvme_faults(r.f), 6);

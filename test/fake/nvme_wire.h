@@ -49,6 +49,8 @@ enum {
 
 #define WIRE_CMBMSC_CRE 0x1ull
 #define WIRE_CMBMSC_CME 0x2ull
+#define WIRE_CMB_SQS	0x1u
+#define WIRE_CMB_CQS	0x2u
 #define WIRE_CMBSTS_BAD 0x1u
 
 /* ---- queue entries ---- */
@@ -175,6 +177,7 @@ enum {
 	WIRE_CQ_INVALID = 0x100,
 	WIRE_QID_INVALID = 0x101,
 	WIRE_QUEUE_SIZE = 0x102,
+	WIRE_ABORT_LIMIT = 0x103,
 	WIRE_AER_LIMIT = 0x105,
 	WIRE_VECTOR_INVALID = 0x108,
 	WIRE_BAD_LOG = 0x109,
