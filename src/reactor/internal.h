@@ -110,6 +110,6 @@ void reactor_run(struct reactor *r);		       /* body of a reactor's thread */
 void reactor_kick(struct reactor *r);		       /* any thread: end its sleep */
 
 /* Tasks that other threads sent; their number. */
-unsigned run_posted(struct reactor *r);
+unsigned reactor_run_posted(struct reactor *r);
 
 #endif

@@ -184,7 +184,7 @@ int reactor_call(struct reactor *r, int (*fn)(void *arg), void *arg)
 
 void reactor_answer(void)
 {
-	run_posted(reactor_this());
+	reactor_run_posted(reactor_this());
 }
 
 void reactor_mutex_lock(pthread_mutex_t *m)
@@ -196,7 +196,7 @@ void reactor_mutex_lock(pthread_mutex_t *m)
 		return;
 	}
 	while (pthread_mutex_trylock(m)) {
-		if (run_posted(own) == 0)
+		if (reactor_run_posted(own) == 0)
 			nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
 	}
 }

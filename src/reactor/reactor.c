@@ -48,7 +48,7 @@ struct reactor *reactor_this(void)
 
 /* --- the turn --- */
 
-unsigned run_posted(struct reactor *r)
+static inline unsigned run_posted(struct reactor *r)
 {
 	unsigned n = 0;
 
@@ -264,6 +264,11 @@ noinline unsigned reactor_turn(struct reactor *r)
 	n += run_timers(r);
 	r->last_moved = n;
 	return n;
+}
+
+unsigned reactor_run_posted(struct reactor *r)
+{
+	return run_posted(r);
 }
 
 /* --- sleep --- */
