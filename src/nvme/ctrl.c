@@ -210,6 +210,8 @@ static int initialize(struct nvme_ctrl *c, struct err *e)
 	if (rc == 0)
 		rc = shadow_start(c, e);
 	if (rc == 0)
+		cmb_start(c);
+	if (rc == 0)
 		rc = admin_watch_events(c, e);
 	return rc;
 }
@@ -323,6 +325,7 @@ void nvme_ctrl_close(struct nvme_ctrl *c)
 	struct err e = { 0 };
 
 	shut_down(c);
+	cmb_stop(c);
 	if (c->vectors)
 		(void)c->hw->set_vectors(c->hw, NULL, 0, &e);
 	close_vectors(c);

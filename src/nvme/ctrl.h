@@ -62,6 +62,11 @@ struct nvme_ctrl {
 	/* Shadow doorbells: two pages, NULL where the controller has none. */
 	le32 *shadow, *event;
 
+	/* Controller memory buffer: NULL where there is none for submission queues. */
+	char *cmb;
+	size_t cmb_len;
+	iova_t cmb_iova;
+
 	pthread_mutex_t lock; /* of what follows */
 	struct nvme_qpair admin;
 	bool live;

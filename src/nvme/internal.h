@@ -53,6 +53,15 @@ void admin_cancel(struct nvme_ctrl *c);
 /* Ask to be told of events, where the controller tells of any. */
 int admin_watch_events(struct nvme_ctrl *c, struct err *e);
 
+/* --- cmb.c --- */
+
+/* Make the controller's memory buffer usable, if it has one for submission queues; after each
+ * enable. */
+void cmb_start(struct nvme_ctrl *c);
+void cmb_stop(struct nvme_ctrl *c);
+/* Move a new queue's SQ into it while there is room; the controller does not know the queue yet. */
+void cmb_place_sq(struct nvme_ctrl *c, struct nvme_qpair *qp);
+
 /* --- queue.c --- */
 
 /* Where a queue's doorbells are. */

@@ -71,7 +71,6 @@ struct nvme_qpair {
 	iova_t sq_iova, cq_iova, lists_iova;
 	void *memory;
 	size_t memory_len;
-	volatile void *cmb; /* where the SQ is, when it is in the controller's memory */
 };
 
 /* --- life: control threads --- */

@@ -179,6 +179,7 @@ int nvme_queue_open(struct nvme_ctrl *c, struct nvme_qpair **out, struct err *e)
 	if (rc)
 		goto out_id;
 	qp->sgl = c->sgl;
+	cmb_place_sq(c, qp);
 	rc = nvme_queue_create(c, qp, e);
 	if (rc)
 		goto out_memory;

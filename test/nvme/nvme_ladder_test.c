@@ -53,6 +53,31 @@ static void open_quick(struct rig *r, unsigned timeout_ms)
 	rig_open(r, &c);
 }
 
+/* --- a reset that somebody asks for --- */
+
+static void *reset_it(void *arg)
+{
+	struct err e = { 0 };
+
+	*(int *)arg = nvme_reset("N", &e);
+	return NULL;
+}
+
+/* On a thread of its own, as this one turns the reactor that it parks. */
+static int reset_here(struct rig *r)
+{
+	uint64_t before = rig_mends(NULL).resets;
+	pthread_t thread;
+	int rc = -1;
+
+	pthread_create(&thread, NULL, reset_it, &rc);
+	while (rig_mends(NULL).resets == before)
+		reactor_turn(r->reactor);
+	while (pthread_tryjoin_np(thread, NULL))
+		reactor_turn(r->reactor);
+	return rc;
+}
+
 /* --- all is well --- */
 
 static void everything_works(void **state)
@@ -125,6 +150,33 @@ static void unreachable_memory(void **state)
 	assert_int_equal(rig_run(&r, BDEV_READ, 0, in, 299520, 0), 0);
 	assert_memory_equal(in, out, 299520);
 	rig_close(&r);
+}
+
+/* Submission queues in the controller's memory, as many as there is room for. */
+static void queues_in_the_controllers_memory(void **state)
+{
+	for (size_t size = 4096; size <= 1u << 20; size *= 16) {
+		struct rig r;
+		struct fake_nvme_config c = rig_config(&r);
+
+		(void)state;
+		c.cmb_size = size;
+		c.cmb_for = 1;
+		rig_open(&r, &c);
+		assert_true(rig_ctrl()->cmb != NULL);
+		fill(r.data, DEPTH * BLOCK, 21);
+		submit_many(&r, BDEV_WRITE, DEPTH);
+		assert_int_equal(wait_many(&r, DEPTH, 0), DEPTH);
+		memset(r.data, 0, DEPTH * BLOCK);
+		submit_many(&r, BDEV_READ, DEPTH);
+		assert_int_equal(wait_many(&r, DEPTH, 0), DEPTH);
+		fill(r.data + (1u << 20), DEPTH * BLOCK, 21);
+		assert_memory_equal(r.data, r.data + (1u << 20), DEPTH * BLOCK);
+		assert_int_equal(reset_here(&r), 0);
+		submit_many(&r, BDEV_READ, DEPTH);
+		assert_int_equal(wait_many(&r, DEPTH, 0), DEPTH);
+		rig_close(&r);
+	}
 }
 
 /* --- the volatile cache --- */
@@ -423,15 +475,7 @@ static void pulled_with_sigbus(void **state)
 	pulled(true);
 }
 
-/* --- a reset that somebody asks for --- */
-
-static void *reset_it(void *arg)
-{
-	struct err e = { 0 };
-
-	*(int *)arg = nvme_reset("N", &e);
-	return NULL;
-}
+/* --- resets without a reason --- */
 
 static void resets_in_mid_io(void **state)
 {
@@ -490,6 +534,7 @@ int main(void)
 		cmocka_unit_test(everything_works),
 		cmocka_unit_test(odd_buffers),
 		cmocka_unit_test(unreachable_memory),
+		cmocka_unit_test(queues_in_the_controllers_memory),
 		cmocka_unit_test(flush_and_fua_are_durable),
 		cmocka_unit_test(no_cache_no_flush),
 		cmocka_unit_test(a_late_io_is_aborted),

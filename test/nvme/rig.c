@@ -208,6 +208,7 @@ struct fake_nvme_stats rig_stats(struct rig *r)
 struct mends_view {
 	struct nvme_mends mends;
 	enum nvme_state state;
+	const struct nvme_ctrl *ctrl;
 };
 
 static int view(const struct nvme_info *i, void *arg)
@@ -216,6 +217,7 @@ static int view(const struct nvme_info *i, void *arg)
 
 	v->mends = i->mends;
 	v->state = i->state;
+	v->ctrl = i->ctrl;
 	return 0;
 }
 
@@ -228,4 +230,13 @@ struct nvme_mends rig_mends(enum nvme_state *state)
 	if (state)
 		*state = v.state;
 	return v.mends;
+}
+
+const struct nvme_ctrl *rig_ctrl(void)
+{
+	struct mends_view v = { 0 };
+	struct err e;
+
+	assert_int_equal(nvme_for_each("N", view, &v, &e), 0);
+	return v.ctrl;
 }

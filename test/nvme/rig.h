@@ -60,4 +60,7 @@ struct fake_nvme_stats rig_stats(struct rig *r);
 /* What bdev_nvme_get_controllers would say. */
 struct nvme_mends rig_mends(enum nvme_state *state);
 
+/* The controller, as the driver has it. */
+const struct nvme_ctrl *rig_ctrl(void);
+
 #endif

@@ -1,7 +1,7 @@
 # Riffle drives NVMe controllers: verify, reset, namespaces that come and go, unplugging, and back to the kernel.
 #
 # RIFFLE-A has namespaces with blocks of 512 and of 4096 bytes, transfers of at most 128 KiB and shadow doorbells;
-# RIFFLE-B has one interrupt only, the admin queue's, and can be unplugged.
+# RIFFLE-B has one interrupt only, the admin queue's, submission queues in its own memory, and can be unplugged.
 . /job/lib.sh
 PATH=$PATH:/job
 
@@ -148,7 +148,7 @@ check "verify: 512-byte blocks, up to 2 MiB" verify -q 16 -t 4 "nvme:$a"
 check "verify: 4096-byte blocks" verify -q 8 -t 3 "nvme:$a,nsid=2"
 check "verify: queues of 2 entries" verify -q 8 -t 3 "nvme:$a,io_queue_entries=2"
 check "verify: two namespaces on two cores" verify -q 4 -c 0-1 -t 3 "nvme:$a" "nvme:$a,nsid=2"
-check "verify: without interrupts for I/O" verify -q 16 -t 3 "nvme:$b"
+check "verify: queues in its own memory, no interrupts for I/O" verify -q 16 -t 3 "nvme:$b"
 
 start_daemon
 check "attach" attached
