@@ -252,7 +252,7 @@ static void look(struct nvme_device *dev)
 	if (news.gone)
 		removed(dev, "it has vanished from the bus");
 	else if (news.fatal)
-		reset_for(dev, "it reports a fatal error");
+		reset_for(dev, "it has failed or lost its state");
 	if (news.gone || news.fatal)
 		return;
 	if (news.namespaces)

@@ -268,7 +268,8 @@ struct nvme_news nvme_ctrl_poll(struct nvme_ctrl *c)
 	news = c->news;
 	c->news = (struct nvme_news){ 0 };
 	news.gone = csts == NVME_GONE;
-	news.fatal = !news.gone && (csts & NVME_CSTS_CFS || c->admin.fault);
+	news.fatal = !news.gone && c->live &&
+		     (csts & NVME_CSTS_CFS || !(csts & NVME_CSTS_RDY) || c->admin.fault);
 	pthread_mutex_unlock(&c->lock);
 	return news;
 }

@@ -209,8 +209,10 @@ static int initialize(struct nvme_ctrl *c, struct err *e)
 		rc = ask_for_queues(c, e);
 	if (rc == 0)
 		rc = shadow_start(c, e);
-	if (rc == 0)
+	if (rc == 0) {
 		cmb_start(c);
+		hmb_start(c);
+	}
 	if (rc == 0)
 		rc = admin_watch_events(c, e);
 	return rc;
@@ -324,8 +326,10 @@ void nvme_ctrl_close(struct nvme_ctrl *c)
 {
 	struct err e = { 0 };
 
+	hmb_stop(c);
 	shut_down(c);
 	cmb_stop(c);
+	hmb_free(c);
 	if (c->vectors)
 		(void)c->hw->set_vectors(c->hw, NULL, 0, &e);
 	close_vectors(c);

@@ -34,8 +34,8 @@ struct nvme_options {
 
 /* What a controller told us since the last poll. */
 struct nvme_news {
-	bool gone;	 /* its registers read as all ones: it was pulled */
-	bool fatal;	 /* CSTS.CFS, or what it wrote into the admin queue is wrong */
+	bool gone;  /* its registers read as all ones: it was pulled */
+	bool fatal; /* CSTS.CFS, not ready any more (it lost power?), or a lie in its admin queue */
 	bool namespaces; /* some were added, removed or changed */
 	bool health;	 /* SMART has something to say */
 };
@@ -61,6 +61,10 @@ struct nvme_ctrl {
 
 	/* Shadow doorbells: two pages, NULL where the controller has none. */
 	le32 *shadow, *event;
+
+	/* Host memory buffer: NULL where the controller wants none. */
+	void *hmb;
+	size_t hmb_len, hmb_whole;
 
 	/* Controller memory buffer: NULL where there is none for submission queues. */
 	char *cmb;

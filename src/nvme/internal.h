@@ -62,6 +62,14 @@ void cmb_stop(struct nvme_ctrl *c);
 /* Move a new queue's SQ into it while there is room; the controller does not know the queue yet. */
 void cmb_place_sq(struct nvme_ctrl *c, struct nvme_qpair *qp);
 
+/* --- hmb.c --- */
+
+/* Lend the controller memory, if it wants some; after each enable. */
+void hmb_start(struct nvme_ctrl *c);
+/* Before it is shut down: it gives the memory back. After that: it is freed. */
+void hmb_stop(struct nvme_ctrl *c);
+void hmb_free(struct nvme_ctrl *c);
+
 /* --- queue.c --- */
 
 /* Where a queue's doorbells are. */
