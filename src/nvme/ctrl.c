@@ -16,6 +16,7 @@
 #define SHUTDOWN_MS	 10000
 #define SHUTDOWN_MOST_MS 60000
 #define ENABLE_TRIES	 3
+#define NOTICE_MS	 100
 
 /* --- waiting for the status register --- */
 
@@ -70,6 +71,9 @@ static int disable(struct nvme_ctrl *c, struct err *e)
 	if (cc & NVME_CC_EN && !(csts & (NVME_CSTS_RDY | NVME_CSTS_CFS)))
 		(void)wait_status(c, NVME_CSTS_RDY, NVME_CSTS_RDY, ready_ms(c), true, NULL);
 	reg_write32(c, NVME_REG_CC, cc & ~(NVME_CC_EN | NVME_CC_SHN_MASK));
+	/* RDY that was 0 before does not tell when it has noticed; CFS, where it was 1, does. */
+	if (csts & NVME_CSTS_CFS)
+		(void)wait_status(c, NVME_CSTS_CFS, 0, NOTICE_MS, false, NULL);
 	return wait_status(c, NVME_CSTS_RDY, 0, ready_ms(c), false, e);
 }
 
