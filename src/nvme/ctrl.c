@@ -103,7 +103,8 @@ static void shut_down(struct nvme_ctrl *c)
 	if (wait_status(c, NVME_CSTS_SHST_MASK, NVME_CSTS_SHST_DONE,
 			MIN(MAX(ms, SHUTDOWN_MS), SHUTDOWN_MOST_MS), true, &e))
 		log_warn("an NVMe controller was not shut down cleanly: %s", e.text);
-	(void)disable(c, &e);
+	if (nvme_ctrl_disable(c, &e)) /* its memory is given back next */
+		log_warn("an NVMe controller does not stop: %s", e.text);
 }
 
 /* --- up --- */
