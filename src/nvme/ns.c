@@ -37,16 +37,18 @@ static int read_list(struct nvme_ctrl *c, le32 *page, uint32_t **nsids, unsigned
 	for (unsigned i = 0; rc == 0 && i < NVME_NSIDS_PER_LIST; i++) {
 		uint32_t nsid = from_le32(page[i]);
 
-		if (nsid == 0)
+		if (nsid == 0) {
+			*last = 0;
 			return 0;
-		if (nsid <= before || nsid >= NVME_NSID_ALL - 1)
+		}
+		if (nsid <= before || nsid == NVME_NSID_ALL)
 			return err_set(e, -EPROTO,
 				       "The controller's list of namespaces is out of order.");
 		if (append(nsids, n, nsid))
 			return err_set(e, -ENOMEM, "Out of memory.");
 		before = *last = nsid;
 	}
-	if (rc == 0 && before >= NVME_NSID_ALL - 2)
+	if (rc == 0 && before == NVME_NSID_ALL - 1) /* nothing comes behind it, nor may be asked */
 		*last = 0;
 	return rc;
 }
