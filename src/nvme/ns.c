@@ -129,12 +129,16 @@ static int refuse(struct err *e, uint32_t nsid, const char *why)
 	return err_set(e, -ENOTSUP, "Namespace %u cannot be used: %s", nsid, why);
 }
 
-static int take_format(const struct nvme_id_ns *id, struct nvme_ns *ns, struct err *e)
+static int take_format(const struct nvme_ctrl *c, const struct nvme_id_ns *id, struct nvme_ns *ns,
+		       struct err *e)
 {
 	const struct nvme_lbaf *f = &id->lbaf[NVME_FLBAS_INDEX(id->flbas)];
 
 	if (f->lbads < 9 || f->lbads > SHIFT_MAX)
 		return refuse(e, ns->nsid, "its blocks are not of 512 bytes to 64 KiB.");
+	if (UINT64_C(1) << f->lbads > c->max_transfer)
+		return refuse(e, ns->nsid,
+			      "its blocks are longer than what a command may move (MDTS).");
 	if (from_le16(f->ms))
 		return refuse(
 			e, ns->nsid,
@@ -175,7 +179,7 @@ static int take_ns(struct nvme_ctrl *c, const struct nvme_id_ns *id, struct nvme
 	if (csi != 0)
 		return refuse(e, ns->nsid,
 			      "it is of another command set (zoned, key-value) than disks are.");
-	rc = take_format(id, ns, e);
+	rc = take_format(c, id, ns, e);
 	if (rc == 0)
 		take_hints(id, ns);
 	return rc;
