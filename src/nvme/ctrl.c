@@ -113,10 +113,15 @@ static int read_capabilities(struct nvme_ctrl *c, struct err *e)
 {
 	unsigned page_shift = 12, most;
 
+	if (c->hw->bar_len < NVME_DOORBELLS)
+		return err_set(e, -ENOTSUP,
+			       "The controller's BAR 0 has no room for its registers.");
 	if (reg_read32(c, NVME_REG_CSTS) == NVME_GONE)
 		return gone(e);
 	c->cap = reg_read64(c, NVME_REG_CAP);
 	c->vs = reg_read32(c, NVME_REG_VS);
+	if (queues_reachable(c) == 0)
+		return err_set(e, -ENOTSUP, "The controller's doorbells lie beyond its BAR 0.");
 	if (NVME_CAP_MQES(c->cap) == 0)
 		return err_set(e, -ENOTSUP, "The controller says that its queues have 1 entry.");
 	if (NVME_CAP_CSS(c->cap) && !(NVME_CAP_CSS(c->cap) & (NVME_CSS_NVM | NVME_CSS_SEVERAL)))

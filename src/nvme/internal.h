@@ -55,6 +55,8 @@ int admin_watch_events(struct nvme_ctrl *c, struct err *e);
 
 /* --- queue.c --- */
 
+/* I/O queues that can be rung: whose doorbells lie in the BAR. */
+unsigned queues_reachable(const struct nvme_ctrl *c);
 /* Where a queue's doorbells are. */
 void queue_find_doorbells(const struct nvme_ctrl *c, struct nvme_qpair *qp);
 /* Shadow doorbells, where the controller knows of them. */
