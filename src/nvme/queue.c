@@ -17,6 +17,8 @@ static void find_doorbell(const struct nvme_ctrl *c, unsigned index, struct nvme
 	d->reg = (volatile le32 *)((volatile char *)c->hw->bar + NVME_DOORBELLS + index * stride);
 	d->shadow = shadowed ? (le32 *)(void *)((char *)c->shadow + index * stride) : NULL;
 	d->event = shadowed ? (le32 *)(void *)((char *)c->event + index * stride) : NULL;
+	if (shadowed) /* what a queue of before left there would be compared with */
+		*d->shadow = *d->event = to_le32(0);
 }
 
 void queue_find_doorbells(const struct nvme_ctrl *c, struct nvme_qpair *qp)
