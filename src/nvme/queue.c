@@ -70,7 +70,7 @@ int shadow_start(struct nvme_ctrl *c, struct err *e)
 	rc = nvme_admin(c, "Doorbell Buffer Config", &sqe, NULL, 0, NULL, e);
 	if (rc == 0)
 		c->queues = MIN(c->queues, queues_in(c, c->page));
-	if (rc != -EIO && rc != -EOPNOTSUPP)
+	if (rc != -EIO && rc != -EINVAL && rc != -EOPNOTSUPP)
 		return rc;
 	log_note("shadow doorbells are offered and refused: %s", e->text);
 	*e = (struct err){ 0 };
