@@ -12,7 +12,7 @@
 #include "util/unit.h"
 
 #define RIG_IO_MAX  64
-#define RIG_BUFFER  (4u << 20)
+#define RIG_BUFFER  (6u << 20)
 #define RIG_WAIT_MS 20000
 
 struct rig_io {
