@@ -278,6 +278,7 @@ static void interrupted(struct watch *w)
 {
 	struct nvme_path *p = container_of(w, struct nvme_path, irq);
 
+	p->untold = 0; /* they do arrive */
 	if (p->last)
 		counter_add(&p->last->stats.interrupts, 1);
 	poller_wake(&p->poller);

@@ -16,6 +16,7 @@
 #define SHUTDOWN_MS	 10000
 #define SHUTDOWN_MOST_MS 60000
 #define ENABLE_TRIES	 3
+#define NOTICE_MS	 100
 
 /* --- waiting for the status register --- */
 
@@ -70,6 +71,9 @@ static int disable(struct nvme_ctrl *c, struct err *e)
 	if (cc & NVME_CC_EN && !(csts & (NVME_CSTS_RDY | NVME_CSTS_CFS)))
 		(void)wait_status(c, NVME_CSTS_RDY, NVME_CSTS_RDY, ready_ms(c), true, NULL);
 	reg_write32(c, NVME_REG_CC, cc & ~(NVME_CC_EN | NVME_CC_SHN_MASK));
+	/* RDY that was 0 before does not tell when it has noticed; CFS, where it was 1, does. */
+	if (csts & NVME_CSTS_CFS)
+		(void)wait_status(c, NVME_CSTS_CFS, 0, NOTICE_MS, false, NULL);
 	return wait_status(c, NVME_CSTS_RDY, 0, ready_ms(c), false, e);
 }
 
@@ -99,7 +103,8 @@ static void shut_down(struct nvme_ctrl *c)
 	if (wait_status(c, NVME_CSTS_SHST_MASK, NVME_CSTS_SHST_DONE,
 			MIN(MAX(ms, SHUTDOWN_MS), SHUTDOWN_MOST_MS), true, &e))
 		log_warn("an NVMe controller was not shut down cleanly: %s", e.text);
-	(void)disable(c, &e);
+	if (nvme_ctrl_disable(c, &e)) /* its memory is given back next */
+		log_warn("an NVMe controller does not stop: %s", e.text);
 }
 
 /* --- up --- */
@@ -108,10 +113,15 @@ static int read_capabilities(struct nvme_ctrl *c, struct err *e)
 {
 	unsigned page_shift = 12, most;
 
+	if (c->hw->bar_len < NVME_DOORBELLS)
+		return err_set(e, -ENOTSUP,
+			       "The controller's BAR 0 has no room for its registers.");
 	if (reg_read32(c, NVME_REG_CSTS) == NVME_GONE)
 		return gone(e);
 	c->cap = reg_read64(c, NVME_REG_CAP);
 	c->vs = reg_read32(c, NVME_REG_VS);
+	if (queues_reachable(c) == 0)
+		return err_set(e, -ENOTSUP, "The controller's doorbells lie beyond its BAR 0.");
 	if (NVME_CAP_MQES(c->cap) == 0)
 		return err_set(e, -ENOTSUP, "The controller says that its queues have 1 entry.");
 	if (NVME_CAP_CSS(c->cap) && !(NVME_CAP_CSS(c->cap) & (NVME_CSS_NVM | NVME_CSS_SEVERAL)))

@@ -72,7 +72,9 @@ void hmb_free(struct nvme_ctrl *c);
 
 /* --- queue.c --- */
 
-/* Where a queue's doorbells are. */
+/* I/O queues that can be rung: whose doorbells lie in the BAR. */
+unsigned queues_reachable(const struct nvme_ctrl *c);
+/* Where the doorbells of a queue are that the device does not know yet. */
 void queue_find_doorbells(const struct nvme_ctrl *c, struct nvme_qpair *qp);
 /* Shadow doorbells, where the controller knows of them. */
 int shadow_start(struct nvme_ctrl *c, struct err *e);

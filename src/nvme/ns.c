@@ -37,16 +37,18 @@ static int read_list(struct nvme_ctrl *c, le32 *page, uint32_t **nsids, unsigned
 	for (unsigned i = 0; rc == 0 && i < NVME_NSIDS_PER_LIST; i++) {
 		uint32_t nsid = from_le32(page[i]);
 
-		if (nsid == 0)
+		if (nsid == 0) {
+			*last = 0;
 			return 0;
-		if (nsid <= before || nsid >= NVME_NSID_ALL - 1)
+		}
+		if (nsid <= before || nsid == NVME_NSID_ALL)
 			return err_set(e, -EPROTO,
 				       "The controller's list of namespaces is out of order.");
 		if (append(nsids, n, nsid))
 			return err_set(e, -ENOMEM, "Out of memory.");
 		before = *last = nsid;
 	}
-	if (rc == 0 && before >= NVME_NSID_ALL - 2)
+	if (rc == 0 && before == NVME_NSID_ALL - 1) /* nothing comes behind it, nor may be asked */
 		*last = 0;
 	return rc;
 }
@@ -127,12 +129,16 @@ static int refuse(struct err *e, uint32_t nsid, const char *why)
 	return err_set(e, -ENOTSUP, "Namespace %u cannot be used: %s", nsid, why);
 }
 
-static int take_format(const struct nvme_id_ns *id, struct nvme_ns *ns, struct err *e)
+static int take_format(const struct nvme_ctrl *c, const struct nvme_id_ns *id, struct nvme_ns *ns,
+		       struct err *e)
 {
 	const struct nvme_lbaf *f = &id->lbaf[NVME_FLBAS_INDEX(id->flbas)];
 
 	if (f->lbads < 9 || f->lbads > SHIFT_MAX)
 		return refuse(e, ns->nsid, "its blocks are not of 512 bytes to 64 KiB.");
+	if (UINT64_C(1) << f->lbads > c->max_transfer)
+		return refuse(e, ns->nsid,
+			      "its blocks are longer than what a command may move (MDTS).");
 	if (from_le16(f->ms))
 		return refuse(
 			e, ns->nsid,
@@ -173,7 +179,7 @@ static int take_ns(struct nvme_ctrl *c, const struct nvme_id_ns *id, struct nvme
 	if (csi != 0)
 		return refuse(e, ns->nsid,
 			      "it is of another command set (zoned, key-value) than disks are.");
-	rc = take_format(id, ns, e);
+	rc = take_format(c, id, ns, e);
 	if (rc == 0)
 		take_hints(id, ns);
 	return rc;

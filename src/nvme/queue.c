@@ -17,6 +17,8 @@ static void find_doorbell(const struct nvme_ctrl *c, unsigned index, struct nvme
 	d->reg = (volatile le32 *)((volatile char *)c->hw->bar + NVME_DOORBELLS + index * stride);
 	d->shadow = shadowed ? (le32 *)(void *)((char *)c->shadow + index * stride) : NULL;
 	d->event = shadowed ? (le32 *)(void *)((char *)c->event + index * stride) : NULL;
+	if (shadowed) /* what a queue of before left there would be compared with */
+		*d->shadow = *d->event = to_le32(0);
 }
 
 void queue_find_doorbells(const struct nvme_ctrl *c, struct nvme_qpair *qp)
@@ -25,15 +27,24 @@ void queue_find_doorbells(const struct nvme_ctrl *c, struct nvme_qpair *qp)
 	find_doorbell(c, qp->id * 2u + 1, &qp->cq_doorbell);
 }
 
-/* Queues whose doorbells lie in the BAR, and in one page of shadows. */
-static unsigned queues_reachable(const struct nvme_ctrl *c)
+/* I/O queues whose doorbells lie in so many bytes, behind the admin queue's. */
+static unsigned queues_in(const struct nvme_ctrl *c, size_t len)
 {
-	size_t stride = 4u << NVME_CAP_DSTRD(c->cap);
-	size_t n = (c->hw->bar_len - NVME_DOORBELLS) / (2 * stride);
+	size_t n = len / (2 * (4u << NVME_CAP_DSTRD(c->cap)));
 
-	if (c->shadow)
-		n = MIN(n, c->page / (2 * stride));
-	return (unsigned)MIN(n, 0xffff) - 1; /* without the admin queue */
+	return (unsigned)MIN(MAX(n, 1) - 1, 0xffff);
+}
+
+unsigned queues_reachable(const struct nvme_ctrl *c)
+{
+	return queues_in(c, c->hw->bar_len - NVME_DOORBELLS);
+}
+
+/* A page of shadows that has room for no queue, where doorbells lie far apart, is of no use. */
+static bool wants_shadow(const struct nvme_ctrl *c)
+{
+	return from_le16(c->id.oacs) & NVME_OACS_DBBUF && !c->options.no_shadow_doorbells &&
+	       queues_in(c, c->page) > 0;
 }
 
 int shadow_start(struct nvme_ctrl *c, struct err *e)
@@ -43,10 +54,9 @@ int shadow_start(struct nvme_ctrl *c, struct err *e)
 	void *pages;
 	int rc;
 
-	if (!(from_le16(c->id.oacs) & NVME_OACS_DBBUF) || c->options.no_shadow_doorbells) {
-		c->queues = MIN(c->queues, queues_reachable(c));
+	c->queues = MIN(c->queues, queues_reachable(c));
+	if (!wants_shadow(c))
 		return 0;
-	}
 	if (!c->shadow) {
 		rc = dma_zalloc(paged_len(2 * (size_t)c->page, c->page), c->page, &pages, e);
 		if (rc)
@@ -57,9 +67,10 @@ int shadow_start(struct nvme_ctrl *c, struct err *e)
 	memset(c->shadow, 0, 2 * (size_t)c->page);
 	sqe.prp1 = to_le64(iommu_iova(c->shadow, 2 * (size_t)c->page, &hint));
 	sqe.prp2 = to_le64(from_le64(sqe.prp1) + c->page);
-	c->queues = MIN(c->queues, queues_reachable(c));
 	rc = nvme_admin(c, "Doorbell Buffer Config", &sqe, NULL, 0, NULL, e);
-	if (rc != -EIO && rc != -EOPNOTSUPP)
+	if (rc == 0)
+		c->queues = MIN(c->queues, queues_in(c, c->page));
+	if (rc != -EIO && rc != -EINVAL && rc != -EOPNOTSUPP)
 		return rc;
 	log_note("shadow doorbells are offered and refused: %s", e->text);
 	*e = (struct err){ 0 };

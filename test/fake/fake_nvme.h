@@ -75,6 +75,7 @@ struct fake_nvme_ns_config {
 	uint8_t nguid[16]; /* all zero: there is none */
 	uint8_t eui64[8];
 	uint8_t uuid[16];
+	uint8_t csi; /* command set; told since 2.0. 0: NVM, 2: zoned */
 };
 
 enum fake_nvme_birth {
@@ -101,6 +102,8 @@ struct fake_nvme_config {
 	uint8_t mdts;
 	uint8_t acl, aerl; /* 0-based */
 	uint8_t elpe;
+	uint8_t sqes, cqes; /* log2 of entry sizes: most << 4 | least */
+	uint8_t cntrltype;
 	bool vwc; /* a volatile write cache, on after every reset */
 	bool mdts_excludes_metadata;
 	uint16_t oacs, oncs; /* Doorbell Buffer Config is offered when bit 8 of OACS is set */

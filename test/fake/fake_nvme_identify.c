@@ -28,7 +28,7 @@ static void fill_ctrl(const struct fake_nvme *f, struct wire_id_ctrl *id)
 	id->rtd3e = 1000000; /* us */
 	id->oaes = c->oaes;
 	id->ctratt = c->ctratt | (c->mdts_excludes_metadata ? WIRE_CTRATT_MEM : 0);
-	id->cntrltype = 1;
+	id->cntrltype = c->cntrltype;
 	id->oacs = c->oacs;
 	id->acl = c->acl;
 	id->aerl = c->aerl;
@@ -37,8 +37,8 @@ static void fill_ctrl(const struct fake_nvme *f, struct wire_id_ctrl *id)
 	id->elpe = c->elpe;
 	id->hmpre = c->hmpre;
 	id->hmmin = c->hmmin;
-	id->sqes = 0x66;
-	id->cqes = 0x44;
+	id->sqes = c->sqes;
+	id->cqes = c->cqes;
 	id->nn = c->nn;
 	id->oncs = c->oncs;
 	id->vwc = c->vwc ? 0x07 : 0x06; /* Flush takes NSID FFFFFFFFh */
@@ -114,9 +114,10 @@ static uint16_t id_descriptors(struct fake_nvme *f, uint32_t nsid, uint8_t *to)
 	to = put_id(to, 1, ns->c.eui64, sizeof(ns->c.eui64));
 	to = put_id(to, 2, ns->c.nguid, sizeof(ns->c.nguid));
 	to = put_id(to, 3, ns->c.uuid, sizeof(ns->c.uuid));
-	if (f->c.vs >= 0x00020000) { /* the NVM command set: CSI 0, which is all zeroes */
+	if (f->c.vs >= 0x00020000) {
 		to[0] = 4;
 		to[1] = 1;
+		to[4] = ns->c.csi;
 	}
 	return WIRE_OK;
 }

@@ -58,7 +58,6 @@ static uint16_t extent_get(struct fake_nvme *f, const struct wire_sqe *sqe, stru
 	x->meta_len = ns->c.extended ? 0 : x->blocks * ns->c.ms;
 	if (!range_fits(x->slba, x->blocks, ns->c.blocks))
 		return WIRE_LBA_RANGE | WIRE_DNR;
-	count_crossing(f, x);
 	return WIRE_OK;
 }
 
@@ -75,6 +74,7 @@ static uint16_t extent_open(struct fake_nvme *f, const struct wire_sqe *sqe, str
 		fault(f, "%zu bytes are more than MDTS allows", x->len);
 		return WIRE_BAD_FIELD | WIRE_DNR;
 	}
+	count_crossing(f, x);
 	x->data = malloc(x->len + x->meta_len);
 	if (!x->data)
 		return WIRE_INTERNAL;

@@ -147,8 +147,6 @@ void sq_open(struct fake_nvme *f, unsigned qid, unsigned size, uint64_t base, un
 	sq->cq = &f->cq[cqid];
 	if (qid)
 		f->stats.sqs++;
-	if (uses_shadow(f, qid, false))
-		dma_store32(f, slot(f, f->eventidx, qid, false), 0, "EventIdx");
 }
 
 void sq_close(struct fake_nvme *f, struct sq *sq)

@@ -47,15 +47,17 @@ static void hw_close(struct nvme_hw *hw)
 	mem_unregister((void *)(uintptr_t)hw->bar);
 }
 
-static struct nvme_attach_args *attach_args(void)
+static struct nvme_attach_args *attach_args(const struct rig *r, const char *name,
+					    const char *traddr)
 {
 	struct nvme_attach_args *a = calloc(1, sizeof(*a));
 
 	param_defaults(nvme_attach_params, a);
-	a->name = strdup("N");
+	a->name = strdup(name);
 	a->trtype = strdup("PCIe");
-	a->traddr = strdup("0000:00:00.0");
-	a->num_io_queues = 4;
+	a->traddr = strdup(traddr);
+	a->num_io_queues = r->queues ? r->queues : 4;
+	a->io_queue_entries = r->entries;
 	return a;
 }
 
@@ -71,24 +73,30 @@ static void submit_done(struct task *t)
 }
 
 /* A pointer back lies before each request. */
-static void alloc_io(struct rig *r, unsigned i)
+void rig_io_alloc(struct rig_io *ri, struct bdev_queue *q)
 {
-	size_t size = CACHE_LINE + sizeof(struct bdev_io) + r->bdev->ctx_size;
+	size_t size = CACHE_LINE + sizeof(struct bdev_io) + q->bdev->ctx_size;
 	char *memory = aligned_alloc(CACHE_LINE, ROUND_UP(size, CACHE_LINE));
-	struct rig_io *ri = &r->io[i];
 
 	memset(memory, 0, size);
+	memset(ri, 0, sizeof(*ri));
 	ri->io = (struct bdev_io *)(void *)(memory + CACHE_LINE);
 	memcpy(memory + CACHE_LINE - sizeof(ri), &ri, sizeof(ri));
 	ri->io->task.fn = submit_done;
-	ri->io->q = r->q;
+	ri->io->q = q;
 	ri->done = true;
 }
 
-void rig_open(struct rig *r, const struct fake_nvme_config *c)
+void rig_io_free(struct rig_io *ri)
+{
+	assert_true(ri->done);
+	assert_true(ri->completions <= 1);
+	free((char *)ri->io - CACHE_LINE);
+}
+
+void rig_power(struct rig *r, const struct fake_nvme_config *c)
 {
 	struct err e = { 0 };
-	int rc;
 
 	assert_int_equal(iommu_attach(fake_iommu_hw(r->iommu), &e), 0);
 	assert_int_equal(mem_guard_sigbus(), 0);
@@ -96,11 +104,39 @@ void rig_open(struct rig *r, const struct fake_nvme_config *c)
 	assert_non_null(r->fake);
 	assert_int_equal(fake_nvme_start(r->fake), 0);
 	assert_int_equal(reactor_create(&r->reactor), 0);
-	bar_open(fake_nvme_hw(r->fake));
-	rc = nvme_attach_hw(attach_args(), fake_nvme_hw(r->fake), hw_close, -1, &r->names,
-			    &r->names_n, &e);
-	if (rc)
-		fail_msg("attach: %s", e.text);
+}
+
+int rig_attach(struct rig *r, struct err *e)
+{
+	return rig_attach_as(r, r->fake, "N", "0000:00:00.0", e);
+}
+
+int rig_attach_as(struct rig *r, struct fake_nvme *fake, const char *name, const char *traddr,
+		  struct err *e)
+{
+	char **names = NULL;
+	unsigned n = 0;
+	int rc;
+
+	bar_open(fake_nvme_hw(fake));
+	rc = nvme_attach_hw(attach_args(r, name, traddr), fake_nvme_hw(fake), hw_close, -1, &names,
+			    &n, e);
+	if (rc == 0 && fake == r->fake) {
+		r->names = names;
+		r->names_n = n;
+		return 0;
+	}
+	for (unsigned i = 0; i < n; i++)
+		free(names[i]);
+	free(names);
+	return rc;
+}
+
+void rig_use(struct rig *r)
+{
+	struct err e = { 0 };
+	int rc;
+
 	assert_int_equal(dma_zalloc(RIG_BUFFER, 4096, (void **)&r->data, &e), 0);
 	if (r->names_n == 0)
 		return;
@@ -109,55 +145,88 @@ void rig_open(struct rig *r, const struct fake_nvme_config *c)
 	if (rc)
 		fail_msg("queue: %s", e.text);
 	for (unsigned i = 0; i < RIG_IO_MAX; i++)
-		alloc_io(r, i);
+		rig_io_alloc(&r->io[i], r->q);
 }
 
-void rig_close(struct rig *r)
+void rig_open(struct rig *r, const struct fake_nvme_config *c)
 {
 	struct err e = { 0 };
 
-	for (unsigned i = 0; r->q && i < RIG_IO_MAX; i++) {
-		assert_true(r->io[i].done);
-		assert_true(r->io[i].completions <= 1);
-		free((char *)r->io[i].io - CACHE_LINE);
-	}
+	rig_power(r, c);
+	if (rig_attach(r, &e))
+		fail_msg("attach: %s", e.text);
+	rig_use(r);
+}
+
+void rig_unuse(struct rig *r)
+{
+	for (unsigned i = 0; r->q && i < RIG_IO_MAX; i++)
+		rig_io_free(&r->io[i]);
 	if (r->q) {
 		bdev_queue_close(r->q);
 		bdev_put(r->bdev);
 	}
+	r->q = NULL;
+	dma_free(r->data, RIG_BUFFER);
+	r->data = NULL;
+}
+
+void rig_detach(struct rig *r)
+{
+	struct err e = { 0 };
+
 	if (nvme_detach("N", &e))
 		fail_msg("detach: %s", e.text);
 	for (unsigned i = 0; i < r->names_n; i++)
 		free(r->names[i]);
 	free(r->names);
-	dma_free(r->data, RIG_BUFFER);
+	r->names = NULL;
+	r->names_n = 0;
+}
+
+void rig_dark(struct rig *r)
+{
 	reactor_destroy(r->reactor);
 	if (fake_nvme_faults(r->fake))
 		fail_msg("the controller says: %s", fake_nvme_fault(r->fake, 0));
 	fake_nvme_destroy(r->fake);
+	assert_int_equal(fake_iommu_mappings(r->iommu), 0); /* all has been given back */
 	iommu_detach(fake_iommu_hw(r->iommu));
 	assert_int_equal(fake_iommu_mistakes(r->iommu), 0);
-	assert_int_equal(fake_iommu_mappings(r->iommu), 0);
 	fake_iommu_destroy(r->iommu);
+}
+
+void rig_close(struct rig *r)
+{
+	rig_unuse(r);
+	rig_detach(r);
+	rig_dark(r);
+}
+
+void rig_start(struct rig_io *ri, enum bdev_op op, uint64_t offset, const struct iovec *iov,
+	       unsigned n, uint32_t len, uint8_t flags)
+{
+	struct bdev_io *io = ri->io;
+
+	assert_true(ri->done);
+	ri->done = false;
+	ri->completions = 0;
+	io->op = (uint8_t)op;
+	io->flags = flags;
+	io->offset = offset;
+	io->len = len;
+	io->iov = iov;
+	io->iovcnt = (uint16_t)n;
+	bdev_submit(io);
 }
 
 void rig_submit(struct rig *r, unsigned i, enum bdev_op op, uint64_t offset, void *buf,
 		uint32_t len, uint8_t flags)
 {
 	struct rig_io *ri = &r->io[i];
-	struct bdev_io *io = ri->io;
 
-	assert_true(ri->done);
-	ri->done = false;
-	ri->completions = 0;
 	ri->iov[0] = (struct iovec){ buf, len };
-	io->op = (uint8_t)op;
-	io->flags = flags;
-	io->offset = offset;
-	io->len = len;
-	io->iov = ri->iov;
-	io->iovcnt = buf ? 1 : 0;
-	bdev_submit(io);
+	rig_start(ri, op, offset, ri->iov, buf ? 1 : 0, len, flags);
 }
 
 int rig_wait(struct rig *r, unsigned i)

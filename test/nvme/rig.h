@@ -12,14 +12,14 @@
 #include "util/unit.h"
 
 #define RIG_IO_MAX  64
-#define RIG_BUFFER  (4u << 20)
+#define RIG_BUFFER  (6u << 20)
 #define RIG_WAIT_MS 20000
 
 struct rig_io {
 	bool done;
 	int status;
 	unsigned completions; /* must become 1 */
-	struct iovec iov[8];
+	struct iovec iov[64];
 	struct bdev_io *io;
 };
 
@@ -33,6 +33,7 @@ struct rig {
 	uint8_t *data; /* RIG_BUFFER that devices reach */
 	char **names;
 	unsigned names_n;
+	unsigned queues, entries; /* to ask for; 0: 4 queues, as the settings say */
 };
 
 /* Defaults, to be changed before rig_open(); r->iommu is made. */
@@ -40,8 +41,29 @@ struct fake_nvme_config rig_config(struct rig *r);
 /* I/O may take so long; settings for the next rig_open(). */
 void rig_timeout_ms(unsigned ms);
 void rig_open(struct rig *r, const struct fake_nvme_config *c);
+/* rig_open() in steps: the hardware; the driver, which may refuse it (its errors); its first bdev.
+ */
+void rig_power(struct rig *r, const struct fake_nvme_config *c);
+int rig_attach(struct rig *r, struct err *e);
+void rig_use(struct rig *r);
+/* One more controller in the rig's address space; its bdevs are NAMEnNSID. */
+int rig_attach_as(struct rig *r, struct fake_nvme *fake, const char *name, const char *traddr,
+		  struct err *e);
+
 /* Fails the test when the controller has found fault with the driver. */
 void rig_close(struct rig *r);
+/* The same in steps. rig_dark() wants everything that the driver had given back. */
+void rig_unuse(struct rig *r);
+void rig_detach(struct rig *r);
+void rig_dark(struct rig *r);
+
+/* A request of q, for rig_start(); ri stays where it is. */
+void rig_io_alloc(struct rig_io *ri, struct bdev_queue *q);
+/* It must have ended, and once. */
+void rig_io_free(struct rig_io *ri);
+/* Submit it with n pieces that stay where they are. */
+void rig_start(struct rig_io *ri, enum bdev_op op, uint64_t offset, const struct iovec *iov,
+	       unsigned n, uint32_t len, uint8_t flags);
 
 /* Submit request i of the rig with one buffer; rig_wait() for it, or for all that were submitted.
  */
