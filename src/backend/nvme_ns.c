@@ -115,9 +115,9 @@ static int path_open(struct nvme_device *dev, struct reactor *r, struct nvme_pat
 	rc = nvme_queue_open(c, &p->qp, e);
 	if (rc)
 		goto out_free;
-	if (p->qp->id < c->vectors) {
-		p->irq_fd = c->irq_fd[p->qp->id];
-		p->mask = dev->hw->vector_control(dev->hw, p->qp->id);
+	if (p->qp.id < c->vectors) {
+		p->irq_fd = c->irq_fd[p->qp.id];
+		p->mask = dev->hw->vector_control(dev->hw, p->qp.id);
 	}
 	rc = nvme_path_start(p);
 	if (rc) {
@@ -128,7 +128,7 @@ static int path_open(struct nvme_device *dev, struct reactor *r, struct nvme_pat
 	*out = p;
 	return 0;
 out_queue:
-	nvme_queue_close(c, p->qp);
+	nvme_queue_close(c, &p->qp);
 out_free:
 	free(p);
 	return rc;
@@ -138,7 +138,7 @@ static void path_close(struct nvme_device *dev, struct nvme_path *p)
 {
 	nvme_path_stop(p);
 	list_del(&p->node);
-	nvme_queue_close(dev->ctrl, p->qp);
+	nvme_queue_close(dev->ctrl, &p->qp);
 	free(p);
 }
 

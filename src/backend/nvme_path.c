@@ -81,17 +81,16 @@ static int start(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_io *io)
 
 	sqe->nsid = to_le32(d->nsid);
 	if (io->op <= BDEV_WRITE) {
-		if (nvme_map(p->qp, sqe, io->iov, io->iovcnt))
+		if (nvme_map(&p->qp, sqe, io->iov, io->iovcnt))
 			return -EFAULT;
 		prep_rw(sqe, io, d->block_shift);
 	} else {
-		prep_rare(p->qp, sqe, io, d);
+		prep_rare(&p->qp, sqe, io, d);
 	}
 	p->last = io->q;
 	n->sent = reactor_now();
-	n->aborted = false;
-	n->later = true;
-	nvme_sqe_push(p->qp, &n->req);
+	io->driver = (uint16_t)((io->driver & NVME_IO_TRIES) | NVME_IO_LATER);
+	nvme_sqe_push(&p->qp, &n->req);
 	reactor_flush(&p->flush);
 	return 0;
 }
@@ -136,7 +135,7 @@ static noinline void submit_rare(struct nvme_door *d, struct bdev_io *io)
 
 	if (ends_here(d, io))
 		return;
-	sqe = p->closed ? NULL : nvme_sqe_get(p->qp);
+	sqe = p->closed ? NULL : nvme_sqe_get(&p->qp);
 	if (!sqe)
 		wait_in_line(p, io);
 	else if (start(p, sqe, io))
@@ -148,17 +147,22 @@ void nvme_submit(struct bdev_queue *q, struct bdev_io *io)
 {
 	struct nvme_door *d = q->priv;
 	struct nvme_path *p = d->path;
-	struct nvme_io *n = room_of(io);
 	unsigned shift = d->block_shift;
+	iova_t at;
 
-	n->state = 0;
+	io->driver = 0;
 	/* One comparison for "one buffer, read or write, no flags". */
-	if (unlikely((io->shape & ~PLAIN_OPS) != BDEV_SHAPE(BDEV_READ)) || unlikely(p->closed) ||
-	    unlikely(!nvme_push_rw(p->qp, &n->req, d->head[io->op], io->offset >> shift,
-				   (io->len >> shift) - 1, io->iov))) {
+	if (unlikely((io->shape & ~PLAIN_OPS) != BDEV_SHAPE(BDEV_READ)) || unlikely(p->closed)) {
 		submit_rare(d, io);
 		return;
 	}
+	at = nvme_rw_map(&p->qp, io->iov);
+	if (unlikely(at == IOVA_NONE)) {
+		submit_rare(d, io);
+		return;
+	}
+	nvme_rw_push(&p->qp, &room_of(io)->req, at, d->head[io->op], io->offset >> shift,
+		     (io->len >> shift) - 1);
 	p->last = q;
 	reactor_flush(&p->flush);
 }
@@ -175,7 +179,7 @@ static noinline void run_line(struct nvme_path *p)
 {
 	struct nvme_sqe *sqe;
 
-	while (p->waiting && !p->parked && (sqe = nvme_sqe_get(p->qp))) {
+	while (p->waiting && !p->parked && (sqe = nvme_sqe_get(&p->qp))) {
 		struct bdev_io *io = next_in_line(p);
 
 		if (!ends_here(door_of(io), io) && start(p, sqe, io))
@@ -188,7 +192,7 @@ bool nvme_path_reaches(struct bdev_queue *q, const struct iovec *iov, int n)
 {
 	struct nvme_door *d = q->priv;
 
-	return nvme_reaches(d->path->qp, iov, n);
+	return nvme_reaches(&d->path->qp, iov, n);
 }
 
 /* hot: once per turn */
@@ -196,7 +200,7 @@ static void flush(struct task *t)
 {
 	struct nvme_path *p = container_of(t, struct nvme_path, flush);
 
-	nvme_ring(p->qp);
+	nvme_ring(&p->qp);
 	counter_add(&p->last->stats.doorbells, 1);
 	poller_wake(&p->poller);
 }
@@ -204,21 +208,20 @@ static void flush(struct task *t)
 /* --- and comes back --- */
 
 /* What a second try may mend: the device says so, or it was we who aborted it. */
-static bool may_try_again(const struct nvme_io *n, uint16_t status)
+static bool may_try_again(const struct bdev_io *io, uint16_t status)
 {
-	return n->tries + 1 < TRIES_MAX && (NVME_SCT_SC(status) == NVME_SC_ABORTED ||
-					    NVME_SCT_SC(status) == NVME_SC_SQ_DELETED ||
-					    NVME_SCT_SC(status) == NVME_SC_INTERRUPTED);
+	uint16_t code = NVME_SCT_SC(status);
+
+	return (io->driver & NVME_IO_TRIES) + 1 < TRIES_MAX &&
+	       (code == NVME_SC_ABORTED || code == NVME_SC_SQ_DELETED ||
+		(code == NVME_SC_INTERRUPTED && !(status & NVME_DNR)));
 }
 
 static noinline void done_badly(struct bdev_io *io, uint16_t status)
 {
-	struct nvme_io *n = room_of(io);
-	struct nvme_path *p = door_of(io)->path;
-
-	if (may_try_again(n, status)) {
-		n->tries++;
-		wait_in_line(p, io);
+	if (may_try_again(io, status)) {
+		io->driver++;
+		wait_in_line(door_of(io)->path, io);
 		return; /* poll() runs the line */
 	}
 	io->nvme_status = status;
@@ -242,10 +245,10 @@ static unsigned poll(struct poller *poller)
 	unsigned n = 0;
 	uint64_t end = 0;
 
-	for (; n < TURN_BATCH && (req = nvme_pop(p->qp, &end)); n++)
+	for (; n < TURN_BATCH && (req = nvme_pop(&p->qp, &end)); n++)
 		finish(io_of(req), NVME_END_STATUS(end));
 	if (n)
-		nvme_popped(p->qp);
+		nvme_popped(&p->qp);
 	if (unlikely(p->waiting != NULL))
 		run_line(p);
 	return n;
@@ -257,13 +260,13 @@ static bool arm(struct poller *poller)
 {
 	struct nvme_path *p = container_of(poller, struct nvme_path, poller);
 
-	if (nvme_outstanding(p->qp) == 0)
+	if (nvme_outstanding(&p->qp) == 0)
 		return true; /* the next request wakes it */
 	if (p->irq_fd < 0)
 		return false;
 	if (p->mask)
 		store_release(p->mask, to_le32(0));
-	return !nvme_reapable(p->qp);
+	return !nvme_reapable(&p->qp);
 }
 
 static void disarm(struct poller *poller)
@@ -346,16 +349,14 @@ static void collect(struct nvme_path *p, int status)
 	struct bdev_io *first = NULL, **last = &first;
 	struct nvme_req *req;
 
-	while ((req = nvme_take_back(p->qp))) {
+	while ((req = nvme_take_back(&p->qp))) {
 		struct bdev_io *io = io_of(req);
-		struct nvme_io *n = room_of(io);
-
-		if (status || ++n->tries == TRIES_MAX) {
+		if (status || (++io->driver & NVME_IO_TRIES) == TRIES_MAX) {
 			bdev_io_end(io, status ? status : -EIO);
 			continue;
 		}
 		*last = io;
-		last = &n->next;
+		last = &room_of(io)->next;
 	}
 	if (!first)
 		return;
@@ -370,7 +371,7 @@ static int take_back(void *arg)
 	struct nvme_path *p = arg;
 
 	collect(p, 0);
-	nvme_qpair_rewind(p->qp);
+	nvme_qpair_rewind(&p->qp);
 	return 0;
 }
 
@@ -454,14 +455,16 @@ struct watching {
 	struct nvme_path_look *look;
 };
 
-static void look_at(struct nvme_path_look *l, struct nvme_io *n, uint16_t cid)
+static void look_at(struct nvme_path_look *l, struct bdev_io *io, uint16_t cid)
 {
-	uint64_t sent = n->later ? n->sent : io_of(&n->req)->start, age = l->now - sent;
+	uint64_t sent = io->driver & NVME_IO_LATER ? room_of(io)->sent : io->start,
+		 age = l->now - sent;
 
 	if (age > l->very_late_after) {
 		l->very_late++;
-	} else if (age > l->late_after && !n->aborted && l->late_n < ARRAY_SIZE(l->late)) {
-		n->aborted = true;
+	} else if (age > l->late_after && !(io->driver & NVME_IO_ABORTED) &&
+		   l->late_n < ARRAY_SIZE(l->late)) {
+		io->driver |= NVME_IO_ABORTED;
 		l->late[l->late_n++] = cid;
 	}
 }
@@ -469,7 +472,7 @@ static void look_at(struct nvme_path_look *l, struct nvme_io *n, uint16_t cid)
 /* Once, its interrupt may be on its way; again and again, interrupts do not arrive. */
 static void find_untold(struct nvme_path *p, struct nvme_path_look *l)
 {
-	if (p->poller.state != POLLER_ARMED || !nvme_reapable(p->qp)) {
+	if (p->poller.state != POLLER_ARMED || !nvme_reapable(&p->qp)) {
 		p->untold = 0;
 		return;
 	}
@@ -485,11 +488,11 @@ static int look(void *arg)
 
 	l->now = reactor_now();
 	find_untold(p, l);
-	l->outstanding = nvme_outstanding(p->qp);
-	l->fault = p->qp->fault;
-	for (uint16_t cid = 0; cid < p->qp->entries - 1; cid++)
-		if (p->qp->req[cid])
-			look_at(l, container_of(p->qp->req[cid], struct nvme_io, req), cid);
+	l->outstanding = nvme_outstanding(&p->qp);
+	l->fault = p->qp.fault;
+	for (uint16_t cid = 0; cid < p->qp.entries - 1; cid++)
+		if (p->qp.req[cid])
+			look_at(l, io_of(p->qp.req[cid]), cid);
 	return 0;
 }
 

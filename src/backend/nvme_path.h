@@ -17,7 +17,7 @@
 
 struct nvme_path {
 	/* hot */
-	struct nvme_qpair *qp;
+	struct nvme_qpair qp;
 	bool closed;		 /* requests wait in line: others wait already, or it is parked */
 	struct bdev_queue *last; /* whose request came last: doorbells and interrupts are its */
 	struct task flush;
@@ -52,17 +52,13 @@ struct nvme_door {
 struct nvme_io {
 	struct nvme_req req;
 	struct bdev_io *next; /* in line */
-	uint64_t sent;	      /* ticks, if not when it was submitted */
-	union {
-		struct {
-			uint8_t tries; /* before this one */
-			bool aborted;  /* an Abort was sent for it */
-			bool later;    /* sent says when */
-			uint8_t reserved;
-		};
-		uint32_t state; /* all */
-	};
+	uint64_t sent;	      /* ticks, if NVME_IO_LATER */
 };
+
+/* In bdev_io.driver, which lies in a cache line that is touched anyway. */
+#define NVME_IO_TRIES	0x00ff /* before this one */
+#define NVME_IO_ABORTED 0x0100 /* an Abort was sent for it */
+#define NVME_IO_LATER	0x0200 /* it was not sent when it was submitted: nvme_io.sent says when */
 
 /* The driver's submit and reaches. */
 void nvme_submit(struct bdev_queue *q, struct bdev_io *io);

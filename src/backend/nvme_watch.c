@@ -46,7 +46,7 @@ static int create_queues(struct nvme_device *dev, struct err *e)
 
 	list_for_each (p, &dev->paths, node)
 		if (rc == 0)
-			rc = nvme_queue_create(dev->ctrl, p->qp, e);
+			rc = nvme_queue_create(dev->ctrl, &p->qp, e);
 	return rc;
 }
 
@@ -127,14 +127,14 @@ static int rebuild(struct nvme_device *dev, struct nvme_path *p, struct err *e)
 	int rc;
 
 	log_warn("NVMe %s: I/O is late and was aborted in vain; making queue %u anew", name_of(dev),
-		 p->qp->id);
+		 p->qp.id);
 	dev->mends.rebuilds++;
 	nvme_path_park(p);
-	rc = nvme_queue_delete(dev->ctrl, p->qp, e);
+	rc = nvme_queue_delete(dev->ctrl, &p->qp, e);
 	if (rc)
 		return rc;
 	nvme_path_take_back(p);
-	rc = nvme_queue_create(dev->ctrl, p->qp, e);
+	rc = nvme_queue_create(dev->ctrl, &p->qp, e);
 	if (rc == 0)
 		nvme_path_resume(p);
 	return rc;
@@ -146,9 +146,9 @@ static void abort_late(struct nvme_device *dev, struct nvme_path *p,
 	struct err e = { 0 };
 
 	for (unsigned i = 0; i < look->late_n; i++) {
-		log_warn("NVMe %s: I/O on queue %u is late; aborting it", name_of(dev), p->qp->id);
+		log_warn("NVMe %s: I/O on queue %u is late; aborting it", name_of(dev), p->qp.id);
 		dev->mends.aborts++;
-		if (nvme_abort(dev->ctrl, p->qp->id, look->late[i], &e))
+		if (nvme_abort(dev->ctrl, p->qp.id, look->late[i], &e))
 			log_warn("NVMe %s: %s", name_of(dev), e.text);
 	}
 }
@@ -165,7 +165,7 @@ static bool mend_path(struct nvme_device *dev, struct nvme_path *p, const char *
 		dev->mends.lost_interrupts++;
 		log_warn(
 			"NVMe %s: interrupts of queue %u do not arrive; its completions are found once a second",
-			name_of(dev), p->qp->id);
+			name_of(dev), p->qp.id);
 	}
 	*why = look.fault;
 	if (look.fault)

@@ -50,8 +50,8 @@ struct bdev_io {
 		uint32_t shape; /* the three as one word: BDEV_SHAPE() */
 	};
 	uint16_t nvme_status; /* SCT/SC if an NVMe device said so */
-	uint16_t reserved;
-	uint64_t start; /* ticks of the turn in which it was submitted */
+	uint16_t driver;      /* the driver's own */
+	uint64_t start;	      /* ticks of the turn in which it was submitted */
 	alignas(16) uint8_t ctx[];
 };
 

@@ -106,10 +106,10 @@ struct nvme_news nvme_ctrl_poll(struct nvme_ctrl *c);
 /* --- I/O queues --- */
 
 /*
- * Allocate a queue pair and tell the controller. Its interrupts go to c->irq_fd[qp->id] when qp->id
+ * Make *qp a queue pair and tell the controller. Its interrupts go to c->irq_fd[qp->id] when qp->id
  * < c->vectors. Errors: -EBUSY (all are in use), -ENOMEM, those of nvme_admin().
  */
-int nvme_queue_open(struct nvme_ctrl *c, struct nvme_qpair **out, struct err *e);
+int nvme_queue_open(struct nvme_ctrl *c, struct nvme_qpair *qp, struct err *e);
 /* Nothing is outstanding. The controller is told when it is there. */
 void nvme_queue_close(struct nvme_ctrl *c, struct nvme_qpair *qp);
 /* Make the controller forget a queue, whatever is outstanding on it. Errors: of nvme_admin(). */

@@ -69,7 +69,7 @@ static int run(struct nvme_ctrl *c, struct nvme_qpair *qp, const struct nvme_sqe
 int nvme_io_raw(struct nvme_ctrl *c, const struct nvme_sqe *sqe, void *data, size_t len,
 		bool to_device, unsigned timeout_ms, struct nvme_cqe *cqe, struct err *e)
 {
-	struct nvme_qpair *qp;
+	struct nvme_qpair qp;
 	void *buffer = NULL;
 	int rc = nvme_queue_open(c, &qp, e);
 
@@ -79,10 +79,10 @@ int nvme_io_raw(struct nvme_ctrl *c, const struct nvme_sqe *sqe, void *data, siz
 	if (rc == 0 && len && to_device)
 		memcpy(buffer, data, len);
 	if (rc == 0)
-		rc = run(c, qp, sqe, buffer, len, timeout_ms, cqe, e);
+		rc = run(c, &qp, sqe, buffer, len, timeout_ms, cqe, e);
 	if (rc == 0 && len && !to_device)
 		memcpy(data, buffer, len);
-	nvme_queue_close(c, qp); /* before its memory goes */
+	nvme_queue_close(c, &qp); /* before its memory goes */
 	dma_free(buffer, len);
 	return rc;
 }

@@ -189,31 +189,39 @@ static inline int nvme_map(struct nvme_qpair *qp, struct nvme_sqe *sqe, const st
 
 /*
  * hot. Get, fill, map and push in one straight line, without a call: a read or write of data in one
- * page of 4096 bytes. head: its opcode and namespace (nvme_sqe.head). Fields that reads and writes
- * leave 0 are so already: no command on an I/O queue sets them. false: nothing was done (no place
- * is free, other data, another range of memory than before), and it takes the four steps.
+ * page of 4096 bytes.
+ *
+ * nvme_rw_map(): where the data are. IOVA_NONE: no place is free, other data, or another range of
+ * memory than before; it takes the four steps. nvme_rw_push(): head is the opcode and namespace
+ * (nvme_sqe.head). Fields that reads and writes leave 0 are so already: no command on an I/O queue
+ * sets them.
  */
-static always_inline bool nvme_push_rw(struct nvme_qpair *qp, struct nvme_req *req, uint64_t head,
-				       uint64_t slba, uint32_t cdw12, const struct iovec *data)
+static always_inline iova_t nvme_rw_map(const struct nvme_qpair *qp, const struct iovec *data)
 {
 	iova_t at = iommu_hinted(data->iov_base, &qp->hint);
-	struct nvme_sqe *sqe = qp->sq_next;
-	uint16_t cid;
 
 	if (unlikely(at & 3) || unlikely((at & 4095) + data->iov_len > 4096) ||
 	    unlikely(qp->free_top == qp->free))
-		return false;
-	qp->free_top--;
-	cid = *qp->free_top;
-	qp->req[cid] = req;
-	sqe->head = to_le64(head | (uint64_t)cid << 16);
+		return IOVA_NONE;
+	return at;
+}
+
+static always_inline void nvme_rw_push(struct nvme_qpair *qp, struct nvme_req *req, iova_t at,
+				       uint64_t head, uint64_t slba, uint32_t cdw12)
+{
+	struct nvme_sqe *sqe = qp->sq_next;
+	uint16_t cid;
+
 	sqe->prp1 = to_le64(at);
 	sqe->prp2 = to_le64(0);
 	sqe->a.slba = to_le64(slba);
 	sqe->cdw12 = to_le32(cdw12);
+	qp->free_top--;
+	cid = *qp->free_top;
+	qp->req[cid] = req;
+	sqe->head = to_le64(head | (uint64_t)cid << 16);
 	sqe++;
 	qp->sq_next = likely(sqe != qp->sq_end) ? sqe : qp->sq;
-	return true;
 }
 
 /* True when nvme_map() would succeed. */

@@ -171,21 +171,16 @@ static void put_id(struct nvme_ctrl *c, uint16_t id)
 	pthread_mutex_unlock(&c->lock);
 }
 
-int nvme_queue_open(struct nvme_ctrl *c, struct nvme_qpair **out, struct err *e)
+int nvme_queue_open(struct nvme_ctrl *c, struct nvme_qpair *qp, struct err *e)
 {
-	struct nvme_qpair *qp = aligned_alloc(CACHE_LINE, ROUND_UP(sizeof(*qp), CACHE_LINE));
 	uint16_t id;
-	int rc;
+	int rc = take_id(c, &id);
 
-	if (!qp)
-		return err_set(e, -ENOMEM, "Out of memory.");
-	rc = take_id(c, &id);
-	if (rc) {
-		err_set(e, rc,
+	if (rc)
+		return err_set(
+			e, rc,
 			"All %u I/O queues of the controller are in use. Fewer reactors, or a wider cpumask of fewer disks, need fewer.",
 			c->queues);
-		goto out_free;
-	}
 	rc = nvme_qpair_alloc(qp, id, c->entries, c->page, e);
 	if (rc)
 		goto out_id;
@@ -194,14 +189,11 @@ int nvme_queue_open(struct nvme_ctrl *c, struct nvme_qpair **out, struct err *e)
 	rc = nvme_queue_create(c, qp, e);
 	if (rc)
 		goto out_memory;
-	*out = qp;
 	return 0;
 out_memory:
 	nvme_qpair_free(qp);
 out_id:
 	put_id(c, id);
-out_free:
-	free(qp);
 	return rc;
 }
 
@@ -214,5 +206,4 @@ void nvme_queue_close(struct nvme_ctrl *c, struct nvme_qpair *qp)
 		log_warn("NVMe queue %u cannot be deleted: %s", qp->id, e.text);
 	nvme_qpair_free(qp);
 	put_id(c, qp->id);
-	free(qp);
 }
