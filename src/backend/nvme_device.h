@@ -27,6 +27,8 @@ struct nvme_device {
 	struct nvme_mends mends;
 
 	struct list bdevs;
+	unsigned rescans; /* how often the watcher still tries to look at all namespaces */
+	bool missed;	  /* the last look failed at one of them */
 	pthread_t thread;
 	int wake_fd; /* stop, or reset_wanted */
 	bool watched;
@@ -50,7 +52,7 @@ struct nvme_bdev {
 
 /* nvme_ns.c: make the bdevs of namespaces that have come, close those that have gone. */
 int nvme_rescan(struct nvme_device *dev, struct err *e);
-/* Delete bdevs that have gone and that nobody holds any more. true: there are others. */
+/* Delete bdevs that have gone and that nobody holds any more. true: there was one. */
 bool nvme_bury(struct nvme_device *dev);
 /* All of them have gone. */
 void nvme_forsake(struct nvme_device *dev);
