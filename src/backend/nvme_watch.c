@@ -269,7 +269,7 @@ static void look(struct nvme_device *dev)
 		news = nvme_ctrl_poll(dev->ctrl);
 	else
 		dev->rescans = 0;
-	if (news.gone)
+	if (news.gone || (dev->state == NVME_REMOVED && dev->hw))
 		removed(dev, "it has vanished from the bus");
 	else if (news.fatal)
 		reset_for(dev, "it reports a fatal error");
