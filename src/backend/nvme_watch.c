@@ -230,6 +230,19 @@ static void tell_health(struct nvme_device *dev)
 			name_of(dev), log.critical_warning);
 }
 
+/* Of which reading this log, too, lets the next one come. */
+static void tell_errors(struct nvme_device *dev)
+{
+	struct nvme_error_entry newest;
+	struct err e = { 0 };
+
+	if (nvme_get_log(dev->ctrl, NVME_LOG_ERROR, NVME_NSID_ALL, &newest, sizeof(newest), &e))
+		log_warn("NVMe %s: %s", name_of(dev), e.text);
+	else
+		log_error("NVMe %s: the controller reports an error of its own or of ours",
+			  name_of(dev));
+}
+
 /* What the log says is of no interest, since all namespaces are looked at; but reading it lets the
  * next event come. */
 static int read_changed(struct nvme_device *dev, struct err *e)
@@ -281,6 +294,8 @@ static void look(struct nvme_device *dev)
 		rescan(dev);
 	if (news.health)
 		tell_health(dev);
+	if (news.errors)
+		tell_errors(dev);
 	look_at_paths(dev);
 	if (nvme_bury(dev))
 		dev->rescans = RESCANS_MAX; /* its namespace may have returned under its name */

@@ -38,6 +38,7 @@ struct nvme_news {
 	bool fatal;	 /* CSTS.CFS, or what it wrote into the admin queue is wrong */
 	bool namespaces; /* some were added, removed or changed */
 	bool health;	 /* SMART has something to say */
+	bool errors;	 /* so has the error log */
 };
 
 struct nvme_ctrl {
