@@ -31,7 +31,8 @@ struct nvme_device {
 	bool missed;	  /* the last look failed at one of them */
 	pthread_t thread;
 	int wake_fd; /* stop, or reset_wanted */
-	bool watched;
+	_Atomic bool watched;
+	bool leaving; /* being detached: nobody finds it any more; guarded by the list's lock */
 	_Atomic bool stop;
 
 	/* Somebody wants a reset and waits for what becomes of it. Under lock. */
@@ -58,8 +59,8 @@ bool nvme_bury(struct nvme_device *dev);
 void nvme_forsake(struct nvme_device *dev);
 /* One of its bdevs that somebody holds; NULL: nobody does. */
 const char *nvme_held(struct nvme_device *dev);
-/* Nobody holds any. */
-void nvme_delete_bdevs(struct nvme_device *dev);
+/* Errors: -EBUSY (somebody holds one; others may have been deleted). */
+int nvme_delete_bdevs(struct nvme_device *dev, struct err *e);
 /* What nvme_attach() returns. Errors: -ENOMEM. */
 int nvme_bdev_names(struct nvme_device *dev, char ***names, unsigned *n, struct err *e);
 /* Whose namespace b is. */

@@ -374,14 +374,15 @@ void nvme_forsake(struct nvme_device *dev)
 
 /* --- all of a controller's --- */
 
-void nvme_delete_bdevs(struct nvme_device *dev)
+int nvme_delete_bdevs(struct nvme_device *dev, struct err *e)
 {
 	struct nvme_bdev *n, *next;
-	struct err e = { 0 };
+	int rc = 0;
 
 	list_for_each_safe (n, next, &dev->bdevs, node)
-		if (bdev_delete(&nvme_driver, n->name, &e))
-			log_error("%s", e.text);
+		if (rc == 0)
+			rc = bdev_delete(&nvme_driver, n->name, e);
+	return rc;
 }
 
 int nvme_bdev_names(struct nvme_device *dev, char ***names, unsigned *count, struct err *e)

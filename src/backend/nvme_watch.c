@@ -346,6 +346,7 @@ int nvme_watch_start(struct nvme_device *dev, struct err *e)
 {
 	int rc;
 
+	dev->stop = false;
 	dev->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = dev->wake_fd < 0 ? -errno : -pthread_create(&dev->thread, NULL, watch, dev);
 	if (rc)
