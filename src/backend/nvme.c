@@ -9,6 +9,7 @@
 #include "backend/nvme_device.h"
 #include "backend/nvme_pci.h"
 #include "pci/sysfs.h"
+#include "util/log.h"
 
 const struct param nvme_attach_params[] = {
 	PARAM_STRING(struct nvme_attach_args, traddr, .required = true, .positional = true,
@@ -154,7 +155,7 @@ static int start(struct nvme_device *dev, char ***names, unsigned *n, struct err
 	if (rc == 0)
 		rc = nvme_watch_start(dev, e);
 	if (rc)
-		nvme_delete_bdevs(dev);
+		(void)nvme_delete_bdevs(dev, NULL);
 	return rc;
 }
 
@@ -259,12 +260,33 @@ static int not_there(const char *name, struct err *e)
 		name);
 }
 
-/* It is off the list and its bdevs are free. */
-static void detach(struct nvme_device *dev)
+/* Nobody finds it any more. */
+static int detach(struct nvme_device *dev, struct err *e)
 {
+	int rc;
+
 	nvme_watch_stop(dev);
-	nvme_delete_bdevs(dev);
+	rc = nvme_delete_bdevs(dev, e);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&lock);
+	list_del(&dev->node);
+	pthread_mutex_unlock(&lock);
 	device_free(dev);
+	return 0;
+}
+
+/* Somebody was quick and holds one of its bdevs: it stays as it was. */
+static void stay(struct nvme_device *dev)
+{
+	struct err e = { 0 };
+
+	dev->rescans = 1; /* for those that were deleted */
+	if (nvme_watch_start(dev, &e))
+		log_error("NVMe %s: %s", dev->args->name, e.text);
+	pthread_mutex_lock(&lock);
+	dev->leaving = false;
+	pthread_mutex_unlock(&lock);
 }
 
 int nvme_detach(const char *name, struct err *e)
@@ -277,7 +299,7 @@ int nvme_detach(const char *name, struct err *e)
 	dev = find(name);
 	if (!dev)
 		rc = not_there(name, e);
-	else if (dev->users)
+	else if (dev->users || dev->leaving)
 		rc = err_set(e, -EBUSY, "'%.80s' is busy with another request; try again.", name);
 	else if ((user = nvme_held(dev)))
 		rc = err_field(
@@ -285,10 +307,13 @@ int nvme_detach(const char *name, struct err *e)
 			"'%.80s' is in use. Delete the vhost controllers and bdevs that use it first.",
 			user);
 	else
-		list_del(&dev->node);
+		dev->leaving = true;
 	pthread_mutex_unlock(&lock);
-	if (rc == 0)
-		detach(dev);
+	if (rc)
+		return rc;
+	rc = detach(dev, e);
+	if (rc)
+		stay(dev);
 	return rc;
 }
 
@@ -296,16 +321,20 @@ void nvme_detach_all(void)
 {
 	for (;;) {
 		struct nvme_device *dev = NULL;
+		struct err e = { 0 };
 
 		pthread_mutex_lock(&lock);
-		if (!list_empty(&devices)) {
+		if (!list_empty(&devices))
 			dev = list_entry(devices.prev, struct nvme_device, node);
-			list_del(&dev->node);
-		}
+		if (dev)
+			dev->leaving = true;
 		pthread_mutex_unlock(&lock);
 		if (!dev)
 			return;
-		detach(dev);
+		if (detach(dev, &e)) {
+			log_error("%s", e.text);
+			return;
+		}
 	}
 }
 
@@ -318,8 +347,8 @@ static int get(const char *name, struct nvme_device **out, struct err *e)
 
 	pthread_mutex_lock(&lock);
 	dev = find(name);
-	if (dev && !dev->watched)
-		dev = NULL; /* not attached yet */
+	if (dev && (!dev->watched || dev->leaving))
+		dev = NULL; /* not attached yet, or no more */
 	if (dev)
 		dev->users++;
 	pthread_mutex_unlock(&lock);
@@ -395,7 +424,7 @@ int nvme_for_each(const char *name, int (*fn)(const struct nvme_info *i, void *a
 	list_for_each (dev, &devices, node) {
 		struct nvme_info i = info_of(dev);
 
-		if (rc || !dev->watched || (name && strcmp(name, i.name) != 0))
+		if (rc || !dev->watched || dev->leaving || (name && strcmp(name, i.name) != 0))
 			continue;
 		rc = fn(&i, arg);
 	}

@@ -27,9 +27,12 @@ struct nvme_device {
 	struct nvme_mends mends;
 
 	struct list bdevs;
+	unsigned rescans; /* how often the watcher still tries to look at all namespaces */
+	bool missed;	  /* the last look failed at one of them */
 	pthread_t thread;
 	int wake_fd; /* stop, or reset_wanted */
-	bool watched;
+	_Atomic bool watched;
+	bool leaving; /* being detached: nobody finds it any more; guarded by the list's lock */
 	_Atomic bool stop;
 
 	/* Somebody wants a reset and waits for what becomes of it. Under lock. */
@@ -50,14 +53,14 @@ struct nvme_bdev {
 
 /* nvme_ns.c: make the bdevs of namespaces that have come, close those that have gone. */
 int nvme_rescan(struct nvme_device *dev, struct err *e);
-/* Delete bdevs that have gone and that nobody holds any more. true: there are others. */
+/* Delete bdevs that have gone and that nobody holds any more. true: there was one. */
 bool nvme_bury(struct nvme_device *dev);
 /* All of them have gone. */
 void nvme_forsake(struct nvme_device *dev);
 /* One of its bdevs that somebody holds; NULL: nobody does. */
 const char *nvme_held(struct nvme_device *dev);
-/* Nobody holds any. */
-void nvme_delete_bdevs(struct nvme_device *dev);
+/* Errors: -EBUSY (somebody holds one; others may have been deleted). */
+int nvme_delete_bdevs(struct nvme_device *dev, struct err *e);
 /* What nvme_attach() returns. Errors: -ENOMEM. */
 int nvme_bdev_names(struct nvme_device *dev, char ***names, unsigned *n, struct err *e);
 /* Whose namespace b is. */

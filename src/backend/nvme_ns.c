@@ -297,6 +297,7 @@ static void ns_refresh(struct nvme_bdev *n)
 		ns_remove(n);
 	} else if (rc) {
 		log_warn("bdev %s: %s", n->name, e.text);
+		n->dev->missed = true;
 	} else if (now.blocks != n->ns.blocks) {
 		log_note("bdev %s: it has %" PRIu64 " blocks now, before %" PRIu64, n->name,
 			 now.blocks, n->ns.blocks);
@@ -334,6 +335,7 @@ int nvme_rescan(struct nvme_device *dev, struct err *e)
 	unsigned n;
 	int rc = nvme_ns_list(dev->ctrl, &nsids, &n, e);
 
+	dev->missed = false;
 	if (rc)
 		return rc;
 	refresh_all(dev, nsids, n);
@@ -341,8 +343,12 @@ int nvme_rescan(struct nvme_device *dev, struct err *e)
 	for (unsigned i = 0; i < n; i++) {
 		struct err inner = { 0 };
 
-		if (!ns_find(dev, nsids[i]) && ns_add(dev, nsids[i], &inner))
+		rc = ns_find(dev, nsids[i]) ? 0 : ns_add(dev, nsids[i], &inner);
+		if (rc)
 			log_warn("NVMe %s: %s", dev->args->name, inner.text);
+		/* Of these another look says the same. */
+		if (rc && rc != -ENODEV && rc != -ENOTSUP && rc != -EEXIST)
+			dev->missed = true;
 	}
 	free(nsids);
 	return 0;
@@ -352,12 +358,12 @@ bool nvme_bury(struct nvme_device *dev)
 {
 	struct nvme_bdev *n, *next;
 	struct err e;
-	bool left = false;
+	bool buried = false;
 
 	list_for_each_safe (n, next, &dev->bdevs, node)
-		if (n->gone && bdev_delete(&nvme_driver, n->name, &e))
-			left = true;
-	return left;
+		if (n->gone && bdev_delete(&nvme_driver, n->name, &e) == 0)
+			buried = true;
+	return buried;
 }
 
 void nvme_forsake(struct nvme_device *dev)
@@ -372,14 +378,15 @@ void nvme_forsake(struct nvme_device *dev)
 
 /* --- all of a controller's --- */
 
-void nvme_delete_bdevs(struct nvme_device *dev)
+int nvme_delete_bdevs(struct nvme_device *dev, struct err *e)
 {
 	struct nvme_bdev *n, *next;
-	struct err e = { 0 };
+	int rc = 0;
 
 	list_for_each_safe (n, next, &dev->bdevs, node)
-		if (bdev_delete(&nvme_driver, n->name, &e))
-			log_error("%s", e.text);
+		if (rc == 0)
+			rc = bdev_delete(&nvme_driver, n->name, e);
+	return rc;
 }
 
 int nvme_bdev_names(struct nvme_device *dev, char ***names, unsigned *count, struct err *e)

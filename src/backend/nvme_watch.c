@@ -21,8 +21,9 @@
 #include "util/log.h"
 #include "util/ticks.h"
 
-#define LOOK_MS	   1000
-#define RESETS_MAX 3
+#define LOOK_MS	    1000
+#define RESETS_MAX  3
+#define RESCANS_MAX 3
 
 static const char *name_of(const struct nvme_device *dev)
 {
@@ -98,6 +99,7 @@ static int reset(struct nvme_device *dev, const char *why, struct err *e)
 		return rc;
 	}
 	dev->state = NVME_LIVE;
+	dev->rescans = RESCANS_MAX; /* it tells of no change that was before */
 	for_paths(dev, nvme_path_resume);
 	log_note("NVMe %s: the controller is back", name_of(dev));
 	return 0;
@@ -228,19 +230,48 @@ static void tell_health(struct nvme_device *dev)
 			name_of(dev), log.critical_warning);
 }
 
-static void rescan(struct nvme_device *dev)
+/* Of which reading this log, too, lets the next one come. */
+static void tell_errors(struct nvme_device *dev)
 {
-	le32 *changed = malloc(NVME_PAGE);
+	struct nvme_error_entry newest;
 	struct err e = { 0 };
 
-	/* What the log says is of no interest, since all namespaces are looked at; but reading it
-	 * lets the next event come. */
-	if (!changed ||
-	    nvme_get_log(dev->ctrl, NVME_LOG_CHANGED_NS, NVME_NSID_ALL, changed, NVME_PAGE, &e))
+	if (nvme_get_log(dev->ctrl, NVME_LOG_ERROR, NVME_NSID_ALL, &newest, sizeof(newest), &e))
 		log_warn("NVMe %s: %s", name_of(dev), e.text);
+	else
+		log_error("NVMe %s: the controller reports an error of its own or of ours",
+			  name_of(dev));
+}
+
+/* What the log says is of no interest, since all namespaces are looked at; but reading it lets the
+ * next event come. */
+static int read_changed(struct nvme_device *dev, struct err *e)
+{
+	le32 *changed;
+	int rc;
+
+	if (!(from_le32(dev->ctrl->id.oaes) & NVME_OAES_NS))
+		return 0;
+	changed = malloc(NVME_PAGE);
+	rc = changed ? nvme_get_log(dev->ctrl, NVME_LOG_CHANGED_NS, NVME_NSID_ALL, changed,
+				    NVME_PAGE, e)
+		     : err_set(e, -ENOMEM, "Out of memory.");
 	free(changed);
-	if (nvme_rescan(dev, &e))
+	return rc;
+}
+
+/* A look that missed something is taken again at the next occasion: no event would tell. */
+static void rescan(struct nvme_device *dev)
+{
+	struct err e = { 0 };
+	int rc = read_changed(dev, &e), list_rc;
+
+	if (rc)
+		log_warn("NVMe %s: %s", name_of(dev), e.text);
+	list_rc = nvme_rescan(dev, &e);
+	if (list_rc)
 		log_warn("NVMe %s: its namespaces cannot be looked at: %s", name_of(dev), e.text);
+	dev->rescans = rc || list_rc || dev->missed ? dev->rescans - 1 : 0;
 }
 
 static void look(struct nvme_device *dev)
@@ -249,18 +280,25 @@ static void look(struct nvme_device *dev)
 
 	if (dev->state == NVME_LIVE)
 		news = nvme_ctrl_poll(dev->ctrl);
-	if (news.gone)
+	else
+		dev->rescans = 0;
+	if (news.gone || (dev->state == NVME_REMOVED && dev->hw))
 		removed(dev, "it has vanished from the bus");
 	else if (news.fatal)
 		reset_for(dev, "it has failed or lost its state");
 	if (news.gone || news.fatal)
 		return;
 	if (news.namespaces)
+		dev->rescans = RESCANS_MAX;
+	if (dev->rescans)
 		rescan(dev);
 	if (news.health)
 		tell_health(dev);
+	if (news.errors)
+		tell_errors(dev);
 	look_at_paths(dev);
-	nvme_bury(dev);
+	if (nvme_bury(dev))
+		dev->rescans = RESCANS_MAX; /* its namespace may have returned under its name */
 }
 
 static void drain(int fd)
@@ -308,6 +346,7 @@ int nvme_watch_start(struct nvme_device *dev, struct err *e)
 {
 	int rc;
 
+	dev->stop = false;
 	dev->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = dev->wake_fd < 0 ? -errno : -pthread_create(&dev->thread, NULL, watch, dev);
 	if (rc)

@@ -210,8 +210,10 @@ static void note_event(struct nvme_ctrl *c, uint32_t dw0)
 
 	if (type == NVME_EVENT_NOTICE && NVME_EVENT_INFO(dw0) == NVME_NOTICE_NS)
 		c->news.namespaces = true;
-	else if (type <= NVME_EVENT_SMART)
+	else if (type == NVME_EVENT_SMART)
 		c->news.health = true;
+	else if (type == NVME_EVENT_ERROR)
+		c->news.errors = true;
 }
 
 /* Under the lock. r asks for the next event. */

@@ -38,6 +38,7 @@ struct nvme_news {
 	bool fatal; /* CSTS.CFS, not ready any more (it lost power?), or a lie in its admin queue */
 	bool namespaces; /* some were added, removed or changed */
 	bool health;	 /* SMART has something to say */
+	bool errors;	 /* so has the error log */
 };
 
 struct nvme_ctrl {
