@@ -35,7 +35,7 @@ static struct bdev *bdev;
 static struct guest_mem *guest;
 static char *memory;
 static struct vhost_blk_disk disk = {
-	.size = DISK, .max_discard = DISK, .max_zeroes = DISK, .discard = true, .id = "fuzz"
+	.max_discard = DISK, .max_zeroes = DISK, .discard = true, .id = "fuzz"
 };
 
 /* A ring of either format; the one that an input is not for is broken, and lies still. */

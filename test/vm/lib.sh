@@ -49,3 +49,15 @@ wait_for_disk() { # NAME
 		sleep 0.1
 	done
 }
+
+# The PCI address of an NVMe controller that the kernel drives.
+bdf_of() { # SERIAL
+	local c
+	for c in /sys/class/nvme/nvme*; do
+		[ "$(tr -d ' ' <"$c/serial")" = "$1" ] || continue
+		basename "$(readlink -f "$c/device")"
+		return
+	done
+	echo "no controller $1" >&2
+	return 1
+}

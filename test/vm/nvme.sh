@@ -7,17 +7,6 @@ PATH=$PATH:/job
 
 # ---- who drives a device ------------------------------------------------------------------------------------------
 
-bdf_of() { # SERIAL
-	local c
-	for c in /sys/class/nvme/nvme*; do
-		[ "$(tr -d ' ' <"$c/serial")" = "$1" ] || continue
-		basename "$(readlink -f "$c/device")"
-		return
-	done
-	echo "no controller $1" >&2
-	return 1
-}
-
 driver_of() { # BDF
 	[ ! -e "/sys/bus/pci/devices/$1/driver" ] || basename "$(readlink "/sys/bus/pci/devices/$1/driver")"
 }

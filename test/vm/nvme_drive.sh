@@ -5,15 +5,6 @@
 . /job/lib.sh
 PATH=$PATH:/job
 
-bdf_of() { # SERIAL
-	local c
-	for c in /sys/class/nvme/nvme*; do
-		[ "$(tr -d ' ' <"$c/serial")" = "$1" ] || continue
-		basename "$(readlink -f "$c/device")"
-		return
-	done
-}
-
 wait_for() { # SECONDS COMMAND..
 	local n=0 most=$(($1 * 10))
 	shift
