@@ -425,14 +425,6 @@ static void pulled_with_sigbus(void **state)
 
 /* --- a reset that somebody asks for --- */
 
-static void *reset_it(void *arg)
-{
-	struct err e = { 0 };
-
-	*(int *)arg = nvme_reset("N", &e);
-	return NULL;
-}
-
 static void resets_in_mid_io(void **state)
 {
 	struct rig r;
@@ -441,18 +433,11 @@ static void resets_in_mid_io(void **state)
 	open_quick(&r, 5000);
 	fill(r.data, DEPTH * BLOCK, 15);
 	for (int i = 0; i < 20; i++) {
-		pthread_t thread;
-		int rc = -1;
-
 		submit_many(&r, i % 2 ? BDEV_READ : BDEV_WRITE, DEPTH);
-		pthread_create(&thread, NULL, reset_it, &rc);
+		rig_reset(&r);
 		assert_int_equal(wait_many(&r, DEPTH, 0), DEPTH);
-		rig_turn_ms(&r, 20);
-		while (rig_mends(NULL).resets < (uint64_t)i + 1)
-			reactor_turn(r.reactor);
-		rig_turn_ms(&r, 5);
-		pthread_join(thread, NULL);
-		assert_int_equal(rc, 0);
+		assert_int_equal(rig_reset_wait(&r), 0);
+		assert_int_equal(rig_mends(NULL).resets, i + 1);
 	}
 	fill(r.data + (1u << 20), DEPTH * BLOCK, 15);
 	assert_memory_equal(r.data, r.data + (1u << 20), DEPTH * BLOCK);
