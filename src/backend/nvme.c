@@ -377,6 +377,17 @@ int nvme_reset(const char *name, struct err *e)
 	return rc;
 }
 
+/* The watcher counts meanwhile. */
+static struct nvme_mends mends_of(const struct nvme_device *dev)
+{
+	const struct nvme_mends *m = &dev->mends;
+
+	return (struct nvme_mends){ .aborts = READ_ONCE(m->aborts),
+				    .rebuilds = READ_ONCE(m->rebuilds),
+				    .resets = READ_ONCE(m->resets),
+				    .lost_interrupts = READ_ONCE(m->lost_interrupts) };
+}
+
 static struct nvme_info info_of(const struct nvme_device *dev)
 {
 	return (struct nvme_info){ .name = dev->args->name,
@@ -384,7 +395,7 @@ static struct nvme_info info_of(const struct nvme_device *dev)
 									  : NULL,
 				   .args = dev->args,
 				   .state = dev->state,
-				   .mends = dev->mends,
+				   .mends = mends_of(dev),
 				   .ctrl = dev->ctrl };
 }
 
@@ -422,10 +433,12 @@ int nvme_for_each(const char *name, int (*fn)(const struct nvme_info *i, void *a
 	if (name && !find(name))
 		rc = not_there(name, e);
 	list_for_each (dev, &devices, node) {
-		struct nvme_info i = info_of(dev);
+		struct nvme_info i;
 
-		if (rc || !dev->watched || dev->leaving || (name && strcmp(name, i.name) != 0))
+		if (rc || !dev->watched || dev->leaving ||
+		    (name && strcmp(name, dev->args->name) != 0))
 			continue;
+		i = info_of(dev);
 		rc = fn(&i, arg);
 	}
 	pthread_mutex_unlock(&lock);

@@ -83,7 +83,7 @@ static int reset(struct nvme_device *dev, const char *why, struct err *e)
 		return err_set(e, -ENODEV, "The controller has failed or was removed.");
 	log_warn("NVMe %s: %s; resetting the controller", name_of(dev), why);
 	dev->state = NVME_RESETTING;
-	dev->mends.resets++;
+	counter_add(&dev->mends.resets, 1);
 	for_paths(dev, nvme_path_park);
 	for (int i = 0; rc && rc != -ENODEV && i < RESETS_MAX; i++)
 		rc = reset_once(dev, e);
@@ -130,7 +130,7 @@ static int rebuild(struct nvme_device *dev, struct nvme_path *p, struct err *e)
 
 	log_warn("NVMe %s: I/O is late and was aborted in vain; making queue %u anew", name_of(dev),
 		 p->qp.id);
-	dev->mends.rebuilds++;
+	counter_add(&dev->mends.rebuilds, 1);
 	nvme_path_park(p);
 	rc = nvme_queue_delete(dev->ctrl, &p->qp, e);
 	if (rc)
@@ -149,7 +149,7 @@ static void abort_late(struct nvme_device *dev, struct nvme_path *p,
 
 	for (unsigned i = 0; i < look->late_n; i++) {
 		log_warn("NVMe %s: I/O on queue %u is late; aborting it", name_of(dev), p->qp.id);
-		dev->mends.aborts++;
+		counter_add(&dev->mends.aborts, 1);
 		if (nvme_abort(dev->ctrl, p->qp.id, look->late[i], &e))
 			log_warn("NVMe %s: %s", name_of(dev), e.text);
 	}
@@ -164,7 +164,7 @@ static bool mend_path(struct nvme_device *dev, struct nvme_path *p, const char *
 
 	nvme_path_watch(p, &look);
 	if (look.interrupt_lost) {
-		dev->mends.lost_interrupts++;
+		counter_add(&dev->mends.lost_interrupts, 1);
 		log_warn(
 			"NVMe %s: interrupts of queue %u do not arrive; its completions are found once a second",
 			name_of(dev), p->qp.id);

@@ -299,8 +299,7 @@ _Static_assert(offsetof(struct nvme_id_ns, lbaf) == 128, "LBAF");
 #define NVME_NSFEAT_OPTPERF   0x10
 
 struct nvme_ns_descriptor {
-	uint8_t nidt, nidl;
-	le16 reserved;
+	uint8_t nidt, nidl, reserved[2]; /* it may lie at any address */
 	uint8_t nid[];
 };
 

@@ -125,13 +125,15 @@ bool fake_nvme_poke(struct fake_nvme *f, uint32_t nsid, uint64_t offset, const v
 
 static void note_changed(struct fake_nvme *f, uint32_t nsid)
 {
+	bool known;
 	unsigned i;
 
 	for (i = 0; i < f->changed_n && f->changed[i] < nsid; i++)
 		;
-	if (nsid == UINT32_MAX || (f->changed_n == CHANGED_MAX && f->changed[i] != nsid)) {
+	known = i < f->changed_n && f->changed[i] == nsid;
+	if (nsid == UINT32_MAX || (f->changed_n == CHANGED_MAX && !known)) {
 		f->changed_overflow = true;
-	} else if (i == f->changed_n || f->changed[i] != nsid) {
+	} else if (!known) {
 		memmove(&f->changed[i + 1], &f->changed[i],
 			(f->changed_n - i) * sizeof(*f->changed));
 		f->changed[i] = nsid;

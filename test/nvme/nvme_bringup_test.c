@@ -250,12 +250,11 @@ static void command_sets(void **state)
 		c.css = good[i];
 		comes_up(&r, &c);
 	}
-	for (uint8_t bit = 1; bit < 8; bit++) {
+	for (uint8_t bit = 1; bit < 8; bit += bit == 5 ? 2 : 1) {
 		struct fake_nvme_config c = rig_config(&r);
 
 		c.css = (uint8_t)(1u << bit);
-		if (bit != 6)
-			is_refused(&r, &c, -ENOTSUP, "no NVM command set");
+		is_refused(&r, &c, -ENOTSUP, "no NVM command set");
 	}
 }
 

@@ -515,28 +515,14 @@ static void one_doorbell_per_turn(void **state)
 
 /* --- shadow doorbells: NVME 110 --- */
 
-static void *reset_it(void *arg)
-{
-	struct err e = { 0 };
-
-	*(int *)arg = nvme_reset("N", &e);
-	return NULL;
-}
-
 static void reset_under_load(struct rig *r)
 {
-	pthread_t thread;
-	int rc = -1;
-
 	for (unsigned i = 0; i < 32; i++)
 		rig_submit(r, i, BDEV_READ, i * UINT64_C(4096), r->data + i * 4096, 4096, 0);
-	pthread_create(&thread, NULL, reset_it, &rc);
+	rig_reset(r);
 	for (unsigned i = 0; i < 32; i++)
 		assert_int_equal(rig_wait(r, i), 0);
-	while (rig_mends(NULL).resets == 0 || rc == -1)
-		reactor_turn(r->reactor);
-	pthread_join(thread, NULL);
-	assert_int_equal(rc, 0);
+	assert_int_equal(rig_reset_wait(r), 0);
 }
 
 static void load(struct rig *r, unsigned n)

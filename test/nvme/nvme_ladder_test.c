@@ -53,29 +53,11 @@ static void open_quick(struct rig *r, unsigned timeout_ms)
 	rig_open(r, &c);
 }
 
-/* --- a reset that somebody asks for --- */
-
-static void *reset_it(void *arg)
-{
-	struct err e = { 0 };
-
-	*(int *)arg = nvme_reset("N", &e);
-	return NULL;
-}
-
-/* On a thread of its own, as this one turns the reactor that it parks. */
+/* A reset that somebody asks for. */
 static int reset_here(struct rig *r)
 {
-	uint64_t before = rig_mends(NULL).resets;
-	pthread_t thread;
-	int rc = -1;
-
-	pthread_create(&thread, NULL, reset_it, &rc);
-	while (rig_mends(NULL).resets == before)
-		reactor_turn(r->reactor);
-	while (pthread_tryjoin_np(thread, NULL))
-		reactor_turn(r->reactor);
-	return rc;
+	rig_reset(r);
+	return rig_reset_wait(r);
 }
 
 /* --- all is well --- */

@@ -364,14 +364,6 @@ static bool was_removed(struct rig *r)
 	return s == NVME_REMOVED && !is_there("Nn1");
 }
 
-static void *reset_it(void *arg)
-{
-	struct err e = { 0 };
-
-	*(int *)arg = nvme_reset("N", &e);
-	return NULL;
-}
-
 /* NVME 105, 106: pulled, noticed by whoever looks first; then it is attached again and works. */
 static void plugged_in_again(void **state)
 {
@@ -383,9 +375,6 @@ static void plugged_in_again(void **state)
 	rig_timeout_ms(400);
 	opened(&r);
 	for (unsigned round = 0; round < 8; round++) {
-		pthread_t thread;
-		int rc = 0;
-
 		assert_int_equal(rig_run(&r, BDEV_WRITE, 0, r.data, BLOCK, 0), 0);
 		for (unsigned i = 0; i < 32; i++)
 			rig_submit(&r, i, BDEV_READ, i * BLOCK, r.data, BLOCK, 0);
@@ -394,14 +383,11 @@ static void plugged_in_again(void **state)
 		else
 			fake_nvme_vanish(r.fake);
 		if (round & 2)
-			pthread_create(&thread, NULL, reset_it, &rc);
+			rig_reset(&r);
 		for (unsigned i = 0; i < 32; i++)
 			(void)rig_wait(&r, i);
-		rig_turn_ms(&r, 200);
-		if (round & 2) {
-			pthread_join(thread, NULL);
-			assert_true(rc < 0);
-		}
+		if (round & 2)
+			assert_true(rig_reset_wait(&r) < 0);
 		rig_unuse(&r);
 		assert_true(rig_until(&r, was_removed)); /* its bdevs, too */
 		rig_detach(&r);

@@ -266,6 +266,30 @@ void rig_turn_ms(struct rig *r, unsigned ms)
 		reactor_turn(r->reactor);
 }
 
+static void *reset_it(void *arg)
+{
+	struct rig *r = arg;
+	struct err e = { 0 };
+
+	r->reset_rc = nvme_reset("N", &e);
+	r->resetting = false;
+	return NULL;
+}
+
+void rig_reset(struct rig *r)
+{
+	r->resetting = true;
+	assert_int_equal(pthread_create(&r->resetter, NULL, reset_it, r), 0);
+}
+
+int rig_reset_wait(struct rig *r)
+{
+	while (r->resetting)
+		reactor_turn(r->reactor);
+	pthread_join(r->resetter, NULL);
+	return r->reset_rc;
+}
+
 struct fake_nvme_stats rig_stats(struct rig *r)
 {
 	struct fake_nvme_stats s;

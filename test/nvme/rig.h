@@ -33,6 +33,9 @@ struct rig {
 	uint8_t *data; /* RIG_BUFFER that devices reach */
 	char **names;
 	unsigned names_n;
+	pthread_t resetter;
+	_Atomic bool resetting;
+	int reset_rc;
 	unsigned queues, entries; /* to ask for; 0: 4 queues, as the settings say */
 };
 
@@ -77,6 +80,10 @@ int rig_run(struct rig *r, enum bdev_op op, uint64_t offset, void *buf, uint32_t
 bool rig_until(struct rig *r, bool (*condition)(struct rig *r));
 /* Turn it for so long. */
 void rig_turn_ms(struct rig *r, unsigned ms);
+
+/* nvme_reset() on another thread; its result, when it is over. The reactor turns meanwhile. */
+void rig_reset(struct rig *r);
+int rig_reset_wait(struct rig *r);
 
 struct fake_nvme_stats rig_stats(struct rig *r);
 /* What bdev_nvme_get_controllers would say. */
