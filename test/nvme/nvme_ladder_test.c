@@ -326,7 +326,7 @@ static bool was_reset(struct rig *r)
 	return rig_mends(NULL).resets > 0;
 }
 
-/* CSTS.CFS at depth 32: noticed, reset, everything done once (issue 83 of SPDK's). */
+/* NVME 93: CSTS.CFS at depth 32: noticed, reset, everything done once (issue 83 of SPDK's). */
 static void fatal_status_in_mid_io(void **state)
 {
 	struct rig r;
@@ -345,7 +345,8 @@ static void fatal_status_in_mid_io(void **state)
 	rig_close(&r);
 }
 
-/* Lies in the completion queue: a CID beyond the queue, one that is idle, one twice, a wrong SQHD.
+/* NVME 97: lies in the completion queue: a CID beyond the queue, one that is idle, one twice, a
+ * wrong SQHD.
  */
 static void lies_in_the_completion_queue(void **state)
 {
@@ -442,6 +443,7 @@ static void a_controller_that_never_comes_back(void **state)
 
 /* --- pulled --- */
 
+/* NVME 105: registers read as all ones in the middle of I/O. NVME 106: they raise SIGBUS. */
 static void pulled(bool sigbus)
 {
 	enum nvme_state s;
