@@ -46,7 +46,6 @@ struct nvme_bdev {
 	struct bdev bdev;
 	struct nvme_device *dev;
 	struct nvme_ns ns;
-	bool gone;	  /* removed; kept for who still holds it */
 	struct list node; /* dev->bdevs */
 	char name[280];
 };

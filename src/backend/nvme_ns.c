@@ -185,9 +185,6 @@ static int ns_queue_open(struct bdev_queue *q, struct err *e)
 	d->block_shift = (uint8_t)n->ns.block_shift;
 	d->flushes = n->dev->ctrl->write_cache;
 	d->deallocate = n->ns.zeroes_deallocate;
-	d->closed = n->gone;
-	if (d->closed)
-		q->submit = nvme_submit_gone;
 	d->head[BDEV_READ] = NVME_READ | (uint64_t)n->ns.nsid << 32;
 	d->head[BDEV_WRITE] = NVME_WRITE | (uint64_t)n->ns.nsid << 32;
 	q->priv = d;
@@ -268,7 +265,7 @@ static struct nvme_bdev *ns_find(struct nvme_device *dev, uint32_t nsid)
 
 	registry_lock();
 	list_for_each (n, &dev->bdevs, node)
-		if (n->ns.nsid == nsid && !n->gone)
+		if (n->ns.nsid == nsid && !n->bdev.gone)
 			found = n;
 	registry_unlock();
 	return found;
@@ -276,14 +273,8 @@ static struct nvme_bdev *ns_find(struct nvme_device *dev, uint32_t nsid)
 
 static void ns_remove(struct nvme_bdev *n)
 {
-	struct bdev_queue *q;
-
 	log_warn("bdev %s: its namespace has gone; I/O to it fails from now on", n->name);
-	registry_lock();
-	n->gone = true;
-	list_for_each (q, &n->bdev.queues, node)
-		nvme_door_close(q);
-	registry_unlock();
+	bdev_set_gone(&n->bdev);
 }
 
 /* It is still there: has it grown or shrunk? */
@@ -320,7 +311,7 @@ static void refresh_all(struct nvme_device *dev, const uint32_t *nsids, unsigned
 
 	/* The list changes by this thread only. */
 	list_for_each_safe (n, next, &dev->bdevs, node) {
-		if (n->gone)
+		if (n->bdev.gone)
 			continue;
 		if (listed(nsids, count, n->ns.nsid))
 			ns_refresh(n);
@@ -361,7 +352,7 @@ bool nvme_bury(struct nvme_device *dev)
 	bool buried = false;
 
 	list_for_each_safe (n, next, &dev->bdevs, node)
-		if (n->gone && bdev_delete(&nvme_driver, n->name, &e) == 0)
+		if (n->bdev.gone && bdev_delete(&nvme_driver, n->name, &e) == 0)
 			buried = true;
 	return buried;
 }
@@ -371,7 +362,7 @@ void nvme_forsake(struct nvme_device *dev)
 	struct nvme_bdev *n;
 
 	list_for_each (n, &dev->bdevs, node)
-		if (!n->gone)
+		if (!n->bdev.gone)
 			ns_remove(n);
 	nvme_bury(dev);
 }

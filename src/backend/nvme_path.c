@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include "bdev/registry.h"
 #include "util/log.h"
 
 #define TRIES_MAX 2
@@ -118,7 +119,7 @@ static struct bdev_io *next_in_line(struct nvme_path *p)
 /* Requests that need no device, or get none. */
 static bool ends_here(const struct nvme_door *d, struct bdev_io *io)
 {
-	if (d->path->dead || d->closed)
+	if (d->path->dead || bdev_io_is_gone(io))
 		bdev_io_end(io, -ENXIO);
 	else if (io->op == BDEV_FLUSH && !d->flushes)
 		bdev_io_end(io, 0); /* what was written is durable */
@@ -165,13 +166,6 @@ void nvme_submit(struct bdev_queue *q, struct bdev_io *io)
 		     (io->len >> shift) - 1);
 	p->last = q;
 	reactor_flush(&p->flush);
-}
-
-/* The namespace has gone. */
-void nvme_submit_gone(struct bdev_queue *q, struct bdev_io *io)
-{
-	(void)q;
-	bdev_io_end(io, -ENXIO);
 }
 
 /* The requests in line, for as long as there is room for them. */
@@ -265,7 +259,7 @@ static bool arm(struct poller *poller)
 	if (p->irq_fd < 0)
 		return false;
 	if (p->mask)
-		store_release(p->mask, to_le32(0));
+		*p->mask = to_le32(0);
 	return !nvme_reapable(&p->qp);
 }
 
@@ -274,7 +268,7 @@ static void disarm(struct poller *poller)
 	struct nvme_path *p = container_of(poller, struct nvme_path, poller);
 
 	if (p->mask)
-		store_release(p->mask, to_le32(1));
+		*p->mask = to_le32(1);
 }
 
 static void interrupted(struct watch *w)
@@ -431,21 +425,6 @@ void nvme_path_forget(struct nvme_path *p, struct bdev_queue *q)
 	struct forgetting f = { p, q };
 
 	reactor_call(p->reactor, forget, &f);
-}
-
-static int close_door(void *arg)
-{
-	struct bdev_queue *q = arg;
-	struct nvme_door *d = q->priv;
-
-	d->closed = true;
-	q->submit = nvme_submit_gone;
-	return 0;
-}
-
-void nvme_door_close(struct bdev_queue *q)
-{
-	reactor_call(q->reactor, close_door, q);
 }
 
 /* --- watching --- */

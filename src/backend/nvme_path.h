@@ -45,7 +45,6 @@ struct nvme_door {
 	uint8_t block_shift;
 	bool flushes;	 /* the device has a volatile write cache */
 	bool deallocate; /* Write Zeroes may */
-	bool closed;	 /* the namespace has been removed: everything fails */
 };
 
 /* A request's room. */
@@ -62,7 +61,6 @@ struct nvme_io {
 
 /* The driver's submit and reaches. */
 void nvme_submit(struct bdev_queue *q, struct bdev_io *io);
-void nvme_submit_gone(struct bdev_queue *q, struct bdev_io *io); /* where there is no namespace */
 bool nvme_path_reaches(struct bdev_queue *q, const struct iovec *iov, int n);
 
 /* --- control threads --- */
@@ -84,8 +82,6 @@ void nvme_path_fail(struct nvme_path *p);
 
 /* q will be no more. */
 void nvme_path_forget(struct nvme_path *p, struct bdev_queue *q);
-/* Its namespace has gone: what comes from now on fails. */
-void nvme_door_close(struct bdev_queue *q);
 
 /* What the watcher sees of a path. */
 struct nvme_path_look {

@@ -119,6 +119,7 @@ struct bdev {
 	char *name;
 	struct uuid uuid;
 	unsigned users; /* exports and filters that hold it */
+	bool gone;	/* its device has: nobody else may hold it, and all its requests fail */
 	struct list node, queues, watchers;
 	struct bdev_stats closed; /* of queues that are gone */
 };

@@ -204,6 +204,8 @@ int bdev_get(const char *name, struct bdev **out, struct err *e)
 
 	registry_lock();
 	b = find(name);
+	if (b && b->gone)
+		b = NULL;
 	if (b)
 		b->users++;
 	registry_unlock();
@@ -276,6 +278,36 @@ void bdev_get_stats(const struct bdev *b, struct bdev_stats *s)
 		stats_add(s, &q->stats);
 }
 
+static void submit_gone(struct bdev_queue *q, struct bdev_io *io)
+{
+	(void)q;
+	bdev_io_end(io, -ENXIO);
+}
+
+static int take_gone(void *arg)
+{
+	struct bdev_queue *q = arg;
+
+	q->submit = submit_gone;
+	return 0;
+}
+
+bool bdev_io_is_gone(const struct bdev_io *io)
+{
+	return io->q->submit == submit_gone;
+}
+
+void bdev_set_gone(struct bdev *b)
+{
+	struct bdev_queue *q;
+
+	registry_lock();
+	b->gone = true;
+	list_for_each (q, &b->queues, node)
+		reactor_call(q->reactor, take_gone, q);
+	registry_unlock();
+}
+
 int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, struct err *e)
 {
 	struct bdev_queue *q = aligned_alloc(CACHE_LINE, ROUND_UP(sizeof(*q), CACHE_LINE));
@@ -305,6 +337,8 @@ int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, 
 		goto out_fit;
 	registry_lock();
 	list_add_tail(&b->queues, &q->node);
+	if (b->gone) /* while it was opened */
+		reactor_call(r, take_gone, q);
 	registry_unlock();
 	*out = q;
 	return 0;

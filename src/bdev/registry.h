@@ -28,6 +28,12 @@ int bdev_delete(const struct bdev_driver *driver, const char *name, struct err *
  * driver's. */
 void bdev_resize(struct bdev *b, uint64_t size);
 
+/* The device of b is no more: its requests fail with -ENXIO from now on, and nobody can take hold
+ * of b; those that the driver has are the driver's to end. The driver's. */
+void bdev_set_gone(struct bdev *b);
+/* True when a request's bdev has gone. On its reactor. */
+bool bdev_io_is_gone(const struct bdev_io *io);
+
 /* Hold a bdev by name or UUID so that it cannot be deleted. Errors: -ENODEV. */
 int bdev_get(const char *name, struct bdev **out, struct err *e);
 void bdev_put(struct bdev *b);

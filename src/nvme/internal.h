@@ -8,12 +8,12 @@
 
 static inline uint32_t reg_read32(const struct nvme_ctrl *c, size_t offset)
 {
-	return from_le32(load_acquire((volatile le32 *)((volatile char *)c->hw->bar + offset)));
+	return from_le32(*(volatile le32 *)((volatile char *)c->hw->bar + offset));
 }
 
 static inline void reg_write32(const struct nvme_ctrl *c, size_t offset, uint32_t v)
 {
-	store_release((volatile le32 *)((volatile char *)c->hw->bar + offset), to_le32(v));
+	*(volatile le32 *)((volatile char *)c->hw->bar + offset) = to_le32(v);
 }
 
 /* Two halves are allowed (Base 3.1.3), and work everywhere. */

@@ -249,7 +249,7 @@ static void command_sets(void **state)
 		c.css = good[i];
 		comes_up(&r, &c);
 	}
-	for (uint8_t bit = 1; bit < 8; bit += bit == 5 ? 2 : 1) {
+	for (uint8_t bit = 1; bit < 8; bit = (uint8_t)(bit + (bit == 5 ? 2 : 1))) {
 		struct fake_nvme_config c = rig_config(&r);
 
 		c.css = (uint8_t)(1u << bit);
