@@ -3,7 +3,7 @@
 NINJA = ninja -C
 SETUP = meson setup $(MESON_ARGS)
 SANITIZED = CC=clang $(SETUP) -Db_lundef=false
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= 40
 
 all: build/build.ninja
 	$(NINJA) build
@@ -24,7 +24,7 @@ demo: deps
 	$(MAKE) all
 	scripts/demo
 
-# Everything, about 20 minutes on two cores: unit tests, the real daemon, real guests, all again under sanitizers, fuzzing.
+# Everything, about 25 minutes on two cores: unit tests, the real daemon, real guests, all again under sanitizers, fuzzing.
 check: deps
 	$(MAKE) all asan-build tsan-build fuzz-build
 	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/check

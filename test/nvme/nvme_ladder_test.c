@@ -429,7 +429,7 @@ static void a_controller_that_never_comes_back(void **state)
 
 	(void)state;
 	rig_timeout_ms(300);
-	c.to = 1;
+	c.to = 0; /* it is given a second each time */
 	rig_open(&r, &c);
 	fake_nvme_never_ready(r.fake, true);
 	add_rule(&r, (struct fake_nvme_rule){ .opcode = 2, .times = 1, .action = FAKE_CFS });

@@ -56,9 +56,9 @@ in_use_by_the_daemon() {
 
 resets_under_verify() { # I/O of vhost disks waits and is sent again
 	local n
-	riffle perf -w verify -q 8 -t 12 vhost:/run/riffle/one >/tmp/perf 2>&1 &
+	riffle perf -w verify -q 8 -t 9 vhost:/run/riffle/one >/tmp/perf 2>&1 &
 	for n in 1 2 3 4 5; do
-		sleep 1.5
+		sleep 1.2
 		rpc bdev_nvme_reset_controller name=A >/dev/null
 	done
 	wait $! || { tr '\r' '\n' </tmp/perf; cat /tmp/log; return 1; }
@@ -90,7 +90,7 @@ namespaces_come_and_go() {
 unplugged_under_load() { # its I/O fails, the other one's goes on
 	riffle perf -q 8 -t 30 vhost:/run/riffle/b >/tmp/perf-b 2>&1 &
 	local load=$!
-	riffle perf -w verify -q 4 -t 8 vhost:/run/riffle/one >/tmp/perf 2>&1 &
+	riffle perf -w verify -q 4 -t 6 vhost:/run/riffle/one >/tmp/perf 2>&1 &
 	local verify=$!
 	sleep 2
 	[ "$(ask unplug RIFFLE-B)" = "done" ]
@@ -135,11 +135,11 @@ wait_for 30 [ -e /sys/class/nvme/nvme1/serial ]
 a=$(bdf_of RIFFLE-A) b=$(bdf_of RIFFLE-B)
 check "bind" riffle bind "$a" "$b"
 check "identify and smart" smart_and_identify
-check "verify: 512-byte blocks, up to 2 MiB" verify -q 16 -t 4 "nvme:$a"
-check "verify: 4096-byte blocks" verify -q 8 -t 3 "nvme:$a,nsid=2"
-check "verify: queues of 2 entries" verify -q 8 -t 3 "nvme:$a,io_queue_entries=2"
-check "verify: two namespaces on two cores" verify -q 4 -c 0-1 -t 3 "nvme:$a" "nvme:$a,nsid=2"
-check "verify: queues in its own memory, no interrupts for I/O" verify -q 16 -t 3 "nvme:$b"
+check "verify: 512-byte blocks, up to 2 MiB" verify -q 16 -t 3 "nvme:$a"
+check "verify: 4096-byte blocks" verify -q 8 -t 2 "nvme:$a,nsid=2"
+check "verify: queues of 2 entries" verify -q 8 -t 2 "nvme:$a,io_queue_entries=2"
+check "verify: two namespaces on two cores" verify -q 4 -c 0-1 -t 2 "nvme:$a" "nvme:$a,nsid=2"
+check "verify: queues in its own memory, no interrupts for I/O" verify -q 16 -t 2 "nvme:$b"
 
 start_daemon
 check "attach" attached
@@ -147,7 +147,7 @@ check "attaching twice is refused" attached_twice_is_refused
 check "a device that the daemon has" in_use_by_the_daemon
 rpc vhost_create_blk_controller ctrlr=one dev_name=An1 >/dev/null
 rpc vhost_create_blk_controller ctrlr=b dev_name=Bn1 >/dev/null
-check "verify through vhost" verify -q 16 -t 4 vhost:/run/riffle/one
+check "verify through vhost" verify -q 16 -t 3 vhost:/run/riffle/one
 check "resets in mid I/O" resets_under_verify
 check "namespaces come and go" namespaces_come_and_go
 check "unplugged in mid I/O" unplugged_under_load
