@@ -135,15 +135,18 @@ struct option_args {
 	struct param_strings dhchap_digests, dhchap_dhgroups;
 };
 
+/* A day: more would not fit the arithmetic of ticks. */
+#define TIMEOUT_MAX_US UINT64_C(86400000000)
+
 #define IGNORED_UINT(name) PARAM_UINT(struct option_args, name, .obsolete = true)
 #define IGNORED_INT(name)  PARAM_INT(struct option_args, name, .obsolete = true)
 #define IGNORED_BOOL(name) PARAM_BOOL(struct option_args, name, .obsolete = true)
 
 static const struct param option_params[] = {
-	PARAM_UINT(struct option_args, timeout_us,
+	PARAM_UINT(struct option_args, timeout_us, .max = TIMEOUT_MAX_US,
 		   .help = "how long an I/O may take before it is aborted (default: 30 s; 0: the "
 			   "same)"),
-	PARAM_UINT(struct option_args, timeout_admin_us,
+	PARAM_UINT(struct option_args, timeout_admin_us, .max = TIMEOUT_MAX_US,
 		   .help = "how long an admin command may take (default: 30 s)"),
 	PARAM_UINT(struct option_args, io_queue_entries, .min = NVME_ENTRIES_MIN,
 		   .max = NVME_ENTRIES_MAX,

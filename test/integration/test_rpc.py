@@ -782,3 +782,23 @@ def test_rpc_and_io_together():
             client.send_request("bdev_malloc_delete", {"name": f"T{i}"})
             for _ in range(3):
                 assert "result" in client.receive()
+
+
+def test_nvme_without_a_device():
+    """What is asked of NVMe controllers that are not there, or in a way that cannot be."""
+    with Daemon() as daemon:
+        assert daemon.rpc("bdev_nvme_get_controllers") == []
+        assert daemon.rpc("bdev_nvme_set_options", timeout_us=0, transport_retry_count=4, enable_flush=True) is True
+        for method, params, code in (
+                ("bdev_nvme_attach_controller", {"name": "N", "trtype": "TCP", "traddr": "192.0.2.1"}, -22),
+                ("bdev_nvme_attach_controller", {"name": "N", "trtype": "PCIe", "traddr": "0000:0l:00.0"}, -22),
+                ("bdev_nvme_attach_controller", {"name": "N", "trtype": "pcie", "traddr": "0000:7f:1f.7"}, -19),
+                ("bdev_nvme_detach_controller", {"name": "N"}, -19),
+                ("bdev_nvme_reset_controller", {"name": "N"}, -19),
+                ("bdev_nvme_get_controllers", {"name": "N"}, -19),
+                ("bdev_nvme_set_options", {"timeout_us": 2**62}, -22),  # ticks would overflow
+                ("bdev_nvme_set_options", {"io_queue_entries": 1}, -22),
+                ("bdev_nvme_send_cmd", {"name": "N", "cmd_type": "admin", "data_direction": "c2h", "cmdbuf": "BgA="}, -22),
+                ("bdev_nvme_send_cmd", {"name": "N", "cmd_type": "both", "data_direction": "c2h", "cmdbuf": "BgA="}, -22)):
+            error = daemon.rpc_error(method, **params)
+            assert error.code == code, (method, params, error)
