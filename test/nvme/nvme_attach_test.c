@@ -7,31 +7,9 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "nvme/rig.h"
-
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-/* Write and read back len bytes at an address that is 4 modulo a page. */
-static void works(struct rig *r, uint32_t len)
-{
-	uint8_t *out = r->data + 4, *in = r->data + (2u << 20) + 0xffc;
-
-	for (uint32_t i = 0; i < len; i++)
-		out[i] = (uint8_t)(i * 7 + (i >> 8) + 1);
-	memset(in, 0, len);
-	assert_int_equal(rig_run(r, BDEV_WRITE, 4096, out, len, 0), 0);
-	assert_int_equal(rig_run(r, BDEV_READ, 4096, in, len, 0), 0);
-	assert_memory_equal(in, out, len);
-}
 
 /* --- late, never, or with errors --- */
 
@@ -79,13 +57,13 @@ static void a_late_controller_delays_nobody(void **state)
 	assert_int_equal(fake_nvme_start(a.fake), 0);
 	pthread_create(&thread, NULL, attach_late_one, &a);
 	while (!a.done) {
-		start = now_ms();
+		start = rig_now_ms();
 		n = 0;
 		assert_int_equal(nvme_for_each(NULL, count_them, &n, &e), 0);
 		(void)nvme_settings_get();
 		assert_true(n == 1 || a.done || n == 2);
 		assert_int_equal(rig_run(&r, BDEV_READ, 0, r.data, 4096, 0), 0);
-		worst = MAX(worst, now_ms() - start);
+		worst = MAX(worst, rig_now_ms() - start);
 		ios++;
 	}
 	pthread_join(thread, NULL);
@@ -104,7 +82,7 @@ static void never_ready(void **state)
 	for (uint8_t to = 0; to <= 1; to++) {
 		struct rig r;
 		struct fake_nvme_config c = rig_config(&r);
-		uint64_t start = now_ms();
+		uint64_t start = rig_now_ms();
 		struct err e = { 0 };
 
 		c.to = to;
@@ -112,7 +90,7 @@ static void never_ready(void **state)
 		fake_nvme_never_ready(r.fake, true);
 		assert_int_equal(rig_attach(&r, &e), -ETIMEDOUT);
 		assert_non_null(strstr(e.text, "not ready"));
-		assert_true(now_ms() - start < 8000);
+		assert_true(rig_now_ms() - start < 8000);
 		rig_dark(&r);
 	}
 }
@@ -127,7 +105,7 @@ static void never_disabled(void **state)
 	(void)state;
 	c.to = 0;
 	rig_open(&r, &c);
-	works(&r, 4096);
+	rig_works(&r, 4096);
 	resets = rig_stats(&r).resets;
 	fake_nvme_never_disabled(r.fake, true);
 	rig_unuse(&r);

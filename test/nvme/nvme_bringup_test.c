@@ -10,36 +10,14 @@
  * with real formats.
  */
 #include <errno.h>
-#include <time.h>
 
 #include "nvme/rig.h"
-
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
-/* Write and read back len bytes at an address that is 4 modulo a page. */
-static void works(struct rig *r, uint32_t len)
-{
-	uint8_t *out = r->data + 4, *in = r->data + (2u << 20) + 0xffc;
-
-	for (uint32_t i = 0; i < len; i++)
-		out[i] = (uint8_t)(i * 7 + (i >> 8) + 1);
-	memset(in, 0, len);
-	assert_int_equal(rig_run(r, BDEV_WRITE, 4096, out, len, 0), 0);
-	assert_int_equal(rig_run(r, BDEV_READ, 4096, in, len, 0), 0);
-	assert_memory_equal(in, out, len);
-}
 
 /* A controller of this kind works. */
 static void comes_up(struct rig *r, const struct fake_nvme_config *c)
 {
 	rig_open(r, c);
-	works(r, 65536);
+	rig_works(r, 65536);
 	rig_close(r);
 }
 
@@ -64,13 +42,13 @@ static void born_fatal(void **state)
 {
 	struct rig r;
 	struct fake_nvme_config c = rig_config(&r);
-	uint64_t start = now_ms();
+	uint64_t start = rig_now_ms();
 
 	(void)state;
 	c.birth = FAKE_BORN_FATAL;
 	c.to = 255;
 	comes_up(&r, &c);
-	assert_true(now_ms() - start < 5000);
+	assert_true(rig_now_ms() - start < 5000);
 }
 
 static void born_running(void **state)
@@ -109,7 +87,7 @@ static void found_gone(void **state)
 		fake_nvme_return(r.fake);
 		assert_int_equal(rig_attach(&r, &e), 0);
 		rig_use(&r);
-		works(&r, 4096);
+		rig_works(&r, 4096);
 		rig_close(&r);
 	}
 }
@@ -161,7 +139,7 @@ static void pages_of_8k(void **state)
 	for (unsigned i = 0; i < ARRAY_SIZE(starts); i++)
 		for (uint32_t len = 512; len <= 512u << 10; len = len * 2 + 512)
 			assert_int_equal(rig_run(&r, BDEV_WRITE, 0, r.data + starts[i], len, 0), 0);
-	works(&r, 1u << 20);
+	rig_works(&r, 1u << 20);
 	rig_close(&r);
 }
 
@@ -333,7 +311,7 @@ static void strings_of_any_bytes(void **state)
 	c.model = "";
 	rig_open(&r, &c);
 	assert_int_equal(nvme_with("N", check_strings, NULL, &e), 0);
-	works(&r, 4096);
+	rig_works(&r, 4096);
 	rig_close(&r);
 }
 
@@ -354,7 +332,7 @@ static void far_apart_namespaces(void **state)
 	rig_open(&r, &c);
 	assert_int_equal(r.names_n, ARRAY_SIZE(nsids));
 	assert_string_equal(r.names[3], "Nn4294967280");
-	works(&r, 65536);
+	rig_works(&r, 65536);
 	rig_close(&r);
 }
 
@@ -392,7 +370,7 @@ static void namespaces_that_cannot_be_used(void **state)
 	rig_open(&r, &c);
 	assert_int_equal(r.names_n, 2);
 	assert_string_equal(r.names[0], "Nn12");
-	works(&r, 65536);
+	rig_works(&r, 65536);
 	assert_int_equal(bdev_get("Nn13", &b, &e), 0);
 	assert_true(b->readonly);
 	bdev_put(b);
@@ -435,7 +413,7 @@ static void no_queue_is_left(void **state)
 	rig_open(&r, &c);
 	assert_int_equal(bdev_queue_open(r.bdev, reactors_at(0), &q, &e), -EBUSY);
 	assert_non_null(strstr(e.text, "queues"));
-	works(&r, 65536);
+	rig_works(&r, 65536);
 	rig_close(&r);
 	reactors_stop();
 }

@@ -5,7 +5,7 @@
 
 #include "mem/mem.h"
 
-static uint64_t now_ms(void)
+uint64_t rig_now_ms(void)
 {
 	struct timespec t;
 
@@ -231,9 +231,9 @@ void rig_submit(struct rig *r, unsigned i, enum bdev_op op, uint64_t offset, voi
 
 int rig_wait(struct rig *r, unsigned i)
 {
-	uint64_t end = now_ms() + RIG_WAIT_MS;
+	uint64_t end = rig_now_ms() + RIG_WAIT_MS;
 
-	while (!r->io[i].done && now_ms() < end)
+	while (!r->io[i].done && rig_now_ms() < end)
 		reactor_turn(r->reactor);
 	if (!r->io[i].done)
 		fail_msg("request %u does not end", i);
@@ -248,10 +248,10 @@ int rig_run(struct rig *r, enum bdev_op op, uint64_t offset, void *buf, uint32_t
 
 bool rig_until(struct rig *r, bool (*condition)(struct rig *r))
 {
-	uint64_t end = now_ms() + RIG_WAIT_MS;
+	uint64_t end = rig_now_ms() + RIG_WAIT_MS;
 
 	while (!condition(r)) {
-		if (now_ms() > end)
+		if (rig_now_ms() > end)
 			return false;
 		reactor_turn(r->reactor);
 	}
@@ -260,9 +260,9 @@ bool rig_until(struct rig *r, bool (*condition)(struct rig *r))
 
 void rig_turn_ms(struct rig *r, unsigned ms)
 {
-	uint64_t end = now_ms() + ms;
+	uint64_t end = rig_now_ms() + ms;
 
-	while (now_ms() < end)
+	while (rig_now_ms() < end)
 		reactor_turn(r->reactor);
 }
 
@@ -332,4 +332,16 @@ const struct nvme_ctrl *rig_ctrl(void)
 
 	assert_int_equal(nvme_for_each("N", view, &v, &e), 0);
 	return v.ctrl;
+}
+
+void rig_works(struct rig *r, uint32_t len)
+{
+	uint8_t *out = r->data + 4, *in = r->data + (2u << 20) + 0xffc;
+
+	for (uint32_t i = 0; i < len; i++)
+		out[i] = (uint8_t)(i * 7 + (i >> 8) + 1);
+	memset(in, 0, len);
+	assert_int_equal(rig_run(r, BDEV_WRITE, 4096, out, len, 0), 0);
+	assert_int_equal(rig_run(r, BDEV_READ, 4096, in, len, 0), 0);
+	assert_memory_equal(in, out, len);
 }

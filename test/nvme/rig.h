@@ -92,4 +92,10 @@ struct nvme_mends rig_mends(enum nvme_state *state);
 /* The controller, as the driver has it. */
 const struct nvme_ctrl *rig_ctrl(void);
 
+/* Write and read back len bytes, in buffers that begin 4 bytes into and 4 before the end of a page.
+ */
+void rig_works(struct rig *r, uint32_t len);
+/* Milliseconds of a clock that only goes forward. */
+uint64_t rig_now_ms(void);
+
 #endif
