@@ -192,7 +192,7 @@ static inline int nvme_map(struct nvme_qpair *qp, struct nvme_sqe *sqe, const st
  * page of 4096 bytes.
  *
  * nvme_rw_map(): where the data are. IOVA_NONE: no place is free, other data, or another range of
- * memory than before; it takes the four steps. nvme_rw_push(): head is the opcode and namespace
+ * memory than before; it takes the steps above. nvme_rw_push(): head is the opcode and namespace
  * (nvme_sqe.head). Fields that reads and writes leave 0 are so already: no command on an I/O queue
  * sets them.
  */
