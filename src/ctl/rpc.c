@@ -81,6 +81,10 @@ int rpc_call(const struct rpc_method *m, json_t *params, json_t **result, struct
 		param_free(p, args);
 		free(args);
 	}
+	if (rc) { /* half a result is none */
+		json_decref(*result);
+		*result = NULL;
+	}
 	return rc;
 }
 
