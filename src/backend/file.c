@@ -164,9 +164,9 @@ static void file_rw(struct file_queue *fq, struct bdev_io *io)
 }
 
 /* hot */
-static void file_submit(struct bdev_queue *q, struct bdev_io *io)
+static void file_submit(struct bdev_io *io)
 {
-	struct file_queue *fq = q->priv;
+	struct file_queue *fq = io->q->priv;
 
 	if (likely(io->op <= BDEV_WRITE)) {
 		file_rw(fq, io);

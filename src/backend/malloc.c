@@ -81,9 +81,9 @@ static void malloc_destroy(struct bdev *b)
 }
 
 /* hot */
-static void malloc_submit(struct bdev_queue *q, struct bdev_io *io)
+static void malloc_submit(struct bdev_io *io)
 {
-	char *at = to_malloc(q->bdev)->data + io->offset;
+	char *at = to_malloc(io->q->bdev)->data + io->offset;
 
 	switch (io->op) {
 	case BDEV_READ:

@@ -58,9 +58,8 @@ static void null_destroy(struct bdev *b)
 }
 
 /* hot */
-static void null_submit(struct bdev_queue *q, struct bdev_io *io)
+static void null_submit(struct bdev_io *io)
 {
-	(void)q;
 	bdev_io_end(io, 0);
 }
 

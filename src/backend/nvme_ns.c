@@ -211,6 +211,7 @@ const struct bdev_driver nvme_driver = {
 	.queue_open = ns_queue_open,
 	.queue_close = ns_queue_close,
 	.submit = nvme_submit,
+	.submit_one = nvme_submit_one,
 	.reaches = nvme_path_reaches,
 };
 

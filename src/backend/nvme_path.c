@@ -6,8 +6,6 @@
 #include "util/log.h"
 
 #define TRIES_MAX 2
-/* The bits in which the shapes of reads and writes differ. */
-#define PLAIN_OPS (BDEV_SHAPE(BDEV_READ) ^ BDEV_SHAPE(BDEV_WRITE))
 
 static struct nvme_io *room_of(struct bdev_io *io)
 {
@@ -74,6 +72,15 @@ static void prep_rare(struct nvme_qpair *qp, struct nvme_sqe *sqe, const struct 
 	}
 }
 
+/* hot */
+static inline void ring_later(struct nvme_path *p, const struct bdev_io *io)
+{
+	if (likely(p->flush.next != NULL))
+		return;
+	p->last = io->q;
+	reactor_flush(&p->flush);
+}
+
 /* Any request. The queue has room. -EFAULT: nothing was done. */
 static int start(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_io *io)
 {
@@ -88,12 +95,18 @@ static int start(struct nvme_path *p, struct nvme_sqe *sqe, struct bdev_io *io)
 	} else {
 		prep_rare(&p->qp, sqe, io, d);
 	}
-	p->last = io->q;
 	n->sent = reactor_now();
 	io->driver = (uint16_t)((io->driver & NVME_IO_TRIES) | NVME_IO_LATER);
 	nvme_sqe_push(&p->qp, &n->req);
-	reactor_flush(&p->flush);
+	ring_later(p, io);
 	return 0;
+}
+
+/* Requests wait from now on. */
+static void close_line(struct nvme_path *p)
+{
+	p->closed = true;
+	nvme_straight_close(&p->qp);
 }
 
 static noinline void wait_in_line(struct nvme_path *p, struct bdev_io *io)
@@ -103,7 +116,7 @@ static noinline void wait_in_line(struct nvme_path *p, struct bdev_io *io)
 	n->next = NULL;
 	*p->waiting_last = io;
 	p->waiting_last = &n->next;
-	p->closed = true;
+	close_line(p);
 }
 
 static struct bdev_io *next_in_line(struct nvme_path *p)
@@ -128,12 +141,20 @@ static bool ends_here(const struct nvme_door *d, struct bdev_io *io)
 	return true;
 }
 
-/* What the straight line does not take: other operations, several pieces, a full or closed path. */
-static noinline void submit_rare(struct nvme_door *d, struct bdev_io *io)
+/* hot. Nobody has said or done anything about it yet. */
+static inline void begin_anew(struct bdev_io *io)
 {
+	io->nvme_status = 0;
+	io->driver = 0;
+}
+
+void nvme_submit(struct bdev_io *io)
+{
+	struct nvme_door *d = door_of(io);
 	struct nvme_path *p = d->path;
 	struct nvme_sqe *sqe;
 
+	begin_anew(io);
 	if (ends_here(d, io))
 		return;
 	sqe = p->closed ? NULL : nvme_sqe_get(&p->qp);
@@ -141,31 +162,26 @@ static noinline void submit_rare(struct nvme_door *d, struct bdev_io *io)
 		wait_in_line(p, io);
 	else if (start(p, sqe, io))
 		bdev_refit(io);
+	else
+		nvme_straight_open(&p->qp);
 }
 
 /* hot */
-void nvme_submit(struct bdev_queue *q, struct bdev_io *io)
+void nvme_submit_one(struct bdev_io *io)
 {
-	struct nvme_door *d = q->priv;
+	struct nvme_door *d = door_of(io);
 	struct nvme_path *p = d->path;
 	unsigned shift = d->block_shift;
 	iova_t at;
 
-	io->driver = 0;
-	/* One comparison for "one buffer, read or write, no flags". */
-	if (unlikely((io->shape & ~PLAIN_OPS) != BDEV_SHAPE(BDEV_READ)) || unlikely(p->closed)) {
-		submit_rare(d, io);
+	if (unlikely(!nvme_rw_map(&p->qp, io->iov->iov_base, io->len, &at))) {
+		nvme_submit(io);
 		return;
 	}
-	at = nvme_rw_map(&p->qp, io->iov);
-	if (unlikely(at == IOVA_NONE)) {
-		submit_rare(d, io);
-		return;
-	}
+	begin_anew(io);
 	nvme_rw_push(&p->qp, &room_of(io)->req, at, d->head[io->op], io->offset >> shift,
 		     (io->len >> shift) - 1);
-	p->last = q;
-	reactor_flush(&p->flush);
+	ring_later(p, io);
 }
 
 /* The requests in line, for as long as there is room for them. */
@@ -179,7 +195,8 @@ static noinline void run_line(struct nvme_path *p)
 		if (!ends_here(door_of(io), io) && start(p, sqe, io))
 			bdev_refit(io);
 	}
-	p->closed = p->waiting || p->parked || p->dead;
+	if (!p->waiting && !p->parked && !p->dead)
+		p->closed = false;
 }
 
 bool nvme_path_reaches(struct bdev_queue *q, const struct iovec *iov, int n)
@@ -223,29 +240,23 @@ static noinline void done_badly(struct bdev_io *io, uint16_t status)
 }
 
 /* hot */
-static inline void finish(struct bdev_io *io, uint16_t status)
-{
-	if (unlikely(NVME_SCT_SC(status)))
-		done_badly(io, status);
-	else
-		bdev_io_end(io, 0);
-}
-
-/* hot */
 static unsigned poll(struct poller *poller)
 {
 	struct nvme_path *p = container_of(poller, struct nvme_path, poller);
-	struct nvme_req *req;
-	unsigned n = 0;
-	uint64_t end = 0;
+	struct nvme_pops pops = nvme_pops(&p->qp);
+	struct turn *turn = this_turn;
+	struct nvme_popped popped;
+	unsigned left = TURN_BATCH;
 
-	for (; n < TURN_BATCH && (req = nvme_pop(&p->qp, &end)); n++)
-		finish(io_of(req), NVME_END_STATUS(end));
-	if (n)
-		nvme_popped(&p->qp);
+	for (; left && nvme_pop(&p->qp, &pops, &popped); left--)
+		if (likely(NVME_SCT_SC(popped.status) == 0))
+			bdev_io_end_well(io_of(popped.req), turn);
+		else
+			done_badly(io_of(popped.req), popped.status);
+	nvme_popped(&p->qp, &pops);
 	if (unlikely(p->waiting != NULL))
 		run_line(p);
-	return n;
+	return TURN_BATCH - left;
 }
 
 /* --- sleeping and waking --- */
@@ -328,7 +339,8 @@ static int park(void *arg)
 {
 	struct nvme_path *p = arg;
 
-	p->parked = p->closed = true;
+	p->parked = true;
+	close_line(p);
 	return 0;
 }
 
@@ -393,9 +405,11 @@ static int fail_all(void *arg)
 {
 	struct nvme_path *p = arg;
 
-	p->dead = p->closed = true;
+	p->dead = true;
+	close_line(p);
 	p->mask = NULL; /* it may be taken away from us */
 	collect(p, -EIO);
+	nvme_qpair_rewind(&p->qp);
 	while (p->waiting)
 		bdev_io_end(next_in_line(p), -EIO);
 	return 0;
@@ -464,14 +478,15 @@ static int look(void *arg)
 	struct watching *w = arg;
 	struct nvme_path *p = w->path;
 	struct nvme_path_look *l = w->look;
+	struct nvme_req *req;
 
 	l->now = reactor_now();
 	find_untold(p, l);
 	l->outstanding = nvme_outstanding(&p->qp);
 	l->fault = p->qp.fault;
 	for (uint16_t cid = 0; cid < p->qp.entries - 1; cid++)
-		if (p->qp.req[cid])
-			look_at(l, io_of(p->qp.req[cid]), cid);
+		if ((req = nvme_req_of(&p->qp, cid)))
+			look_at(l, io_of(req), cid);
 	return 0;
 }
 

@@ -19,7 +19,8 @@ struct nvme_path {
 	/* hot */
 	struct nvme_qpair qp;
 	bool closed;		 /* requests wait in line: others wait already, or it is parked */
-	struct bdev_queue *last; /* whose request came last: doorbells and interrupts are its */
+	struct bdev_queue *last; /* whose request began the last turn: doorbells and interrupts are
+				    its */
 	struct task flush;
 	struct poller poller;
 
@@ -59,8 +60,9 @@ struct nvme_io {
 #define NVME_IO_ABORTED 0x0100 /* an Abort was sent for it */
 #define NVME_IO_LATER	0x0200 /* it was not sent when it was submitted: nvme_io.sent says when */
 
-/* The driver's submit and reaches. */
-void nvme_submit(struct bdev_queue *q, struct bdev_io *io);
+/* The driver's. */
+void nvme_submit(struct bdev_io *io);
+void nvme_submit_one(struct bdev_io *io);
 bool nvme_path_reaches(struct bdev_queue *q, const struct iovec *iov, int n);
 
 /* --- control threads --- */

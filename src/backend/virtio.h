@@ -63,7 +63,7 @@ struct virtio_io {
 };
 
 /* On the queue's reactor. */
-void virtio_submit(struct bdev_queue *q, struct bdev_io *io);
+void virtio_submit(struct bdev_io *io);
 unsigned virtio_poll(struct poller *p);
 void virtio_flush(struct task *t);
 /* The device is gone: everything ends with -EIO, now and later. */

@@ -165,9 +165,9 @@ static struct bdev_io *next_in_line(struct virtio_queue *vq)
 }
 
 /* hot */
-void virtio_submit(struct bdev_queue *q, struct bdev_io *io)
+void virtio_submit(struct bdev_io *io)
 {
-	struct virtio_queue *vq = q->priv;
+	struct virtio_queue *vq = io->q->priv;
 
 	if (unlikely(vq->dead))
 		bdev_io_end(io, -EIO);

@@ -63,6 +63,8 @@ _Static_assert(sizeof(struct bdev_io) == 64, "one cache line");
 #else
 #define BDEV_SHAPE(op) (1u << 16 | (uint32_t)(op) << 8)
 #endif
+/* The bits in which those of reads and writes differ. */
+#define BDEV_SHAPE_RW (BDEV_SHAPE(BDEV_READ) ^ BDEV_SHAPE(BDEV_WRITE))
 
 /* What a driver can take in one request. Larger or otherwise shaped requests are reshaped before it
  * sees them. */
@@ -81,6 +83,7 @@ struct bdev_limits {
 struct bdev_op_stats {
 	uint64_t ops, bytes, errors;
 	uint64_t ticks, max_ticks, min_ticks; /* latency, at the resolution of a turn */
+	uint64_t pad[2];		      /* found by a shift */
 };
 
 struct bdev_stats {
@@ -126,17 +129,18 @@ struct bdev {
 
 struct bdev_queue {
 	/* hot */
-	void (*submit)(struct bdev_queue *q, struct bdev_io *io);
+	void (*submit_one)(struct bdev_io *io);
+	uint32_t one_mask, one_shape; /* what goes there: a shape that is one_shape in these bits */
 	uint64_t size;
-	uint32_t block_mask, align_mask;
-	uint32_t boundary;
+	uint32_t block_mask;
 	uint32_t max_len; /* also not more than size */
+	uint32_t inflight;
+	uint32_t align_mask;
+	void (*submit)(struct bdev_io *io);
+	uint32_t boundary;
 	uint16_t max_iov;
-	uint8_t plain_ops; /* ops below it may be passed on without a look at more than the request
-			    */
 	bool readonly;
 	bool picky; /* about where buffers lie, or where requests do */
-	uint32_t inflight;
 	struct bdev_fit *fit;
 	struct bdev_stats stats;
 
@@ -163,8 +167,11 @@ struct bdev_driver {
 	 */
 	int (*queue_open)(struct bdev_queue *q, struct err *e);
 	void (*queue_close)(struct bdev_queue *q);
-	/* hot; on q->reactor */
-	void (*submit)(struct bdev_queue *q, struct bdev_io *io);
+	/* hot; on io->q's reactor */
+	void (*submit)(struct bdev_io *io);
+	/* Optional. hot. The same for what most requests are: a read or write of one buffer,
+	 * without flags. */
+	void (*submit_one)(struct bdev_io *io);
 	/*
 	 * Optional: does the device reach buffers where they lie? Only asked when a request is
 	 * taken apart; what is out of reach is copied through buffers of dma_zalloc(). submit gives
@@ -189,6 +196,42 @@ void bdev_refit(struct bdev_io *io);
 
 /* hot; the driver's only way up, on the queue's reactor. */
 void bdev_io_end(struct bdev_io *io, int status);
+
+/* What bdev_io_end_well() does not do. */
+noinline void bdev_io_end_oddly(struct bdev_io *io);
+
+/* hot */
+static always_inline void bdev_count(struct bdev_queue *q, const struct bdev_io *io, uint64_t took)
+{
+	size_t at = io->op * sizeof(struct bdev_op_stats);
+	struct bdev_op_stats *s;
+
+	keep_in_register(at); /* the fields lie at q + at + a constant: no more to work out */
+	s = (void *)((char *)q->stats.op + at);
+	counter_add(&s->ops, 1);
+	counter_add(&s->bytes, io->len);
+	counter_add(&s->ticks, took);
+	if (unlikely(took > s->max_ticks))
+		WRITE_ONCE(s->max_ticks, took);
+	if (unlikely(took < s->min_ticks))
+		WRITE_ONCE(s->min_ticks, took);
+}
+
+/* hot. bdev_io_end(io, 0) in place, for drivers that end many requests in a turn. turn: this_turn.
+ */
+static always_inline void bdev_io_end_well(struct bdev_io *io, struct turn *turn)
+{
+	struct bdev_queue *q = io->q;
+
+	io->status = 0;
+	if (unlikely(io->flags & BDEV_PIECE)) {
+		bdev_io_end_oddly(io);
+		return;
+	}
+	bdev_count(q, io, turn->now - io->start);
+	q->inflight--;
+	turn_soon(turn, &io->task);
+}
 
 /* Control threads. q belongs to r from now on. Errors: -ENOMEM, the driver's. */
 int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, struct err *e);

@@ -81,11 +81,11 @@ static void picky_later(struct task *t)
 	bdev_io_end(container_of((void *)p, struct bdev_io, ctx), p->status);
 }
 
-static void picky_submit(struct bdev_queue *q, struct bdev_io *io)
+static void picky_submit(struct bdev_io *io)
 {
 	struct picky_io *p = (struct picky_io *)(void *)io->ctx;
 
-	check_promises(q, io);
+	check_promises(io->q, io);
 	picky->requests++;
 	picky->in_flight++;
 	picky->most_in_flight = MAX(picky->most_in_flight, picky->in_flight);

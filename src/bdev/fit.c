@@ -207,7 +207,7 @@ static void run(struct bdev_queue *q)
 			if (!f->first)
 				f->last = &f->first;
 		}
-		q->submit(q, &p->io);
+		q->submit(&p->io);
 	}
 }
 

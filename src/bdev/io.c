@@ -56,7 +56,7 @@ static noinline void submit_oddly(struct bdev_io *io)
 	else if (must_fit(q, io))
 		bdev_fit_submit(io);
 	else
-		q->submit(q, io);
+		q->submit(io);
 }
 
 static bool crosses_boundary(const struct bdev_queue *q, const struct bdev_io *io)
@@ -72,19 +72,31 @@ static noinline void submit_picky(struct bdev_io *io)
 
 	if (!crosses_boundary(q, io) && iov_aligned(io->iov, io->iovcnt, q->align_mask + 1,
 						    MAX(q->align_mask, q->block_mask) + 1))
-		q->submit(q, io);
+		q->submit(io);
 	else
 		bdev_fit_submit(io);
 }
 
-/* hot. A read or write that the driver can take as it is, but for the places of its buffers.
- * max_len is not larger than the disk. */
-static inline bool is_plain(const struct bdev_queue *q, const struct bdev_io *io)
+/* hot. Whole blocks inside the disk, as many as the driver takes. max_len is not larger than the
+ * disk. */
+static always_inline bool range_is_plain(const struct bdev_queue *q, const struct bdev_io *io)
 {
-	return likely(io->op < q->plain_ops) && likely(io->len - 1 < q->max_len) &&
-	       likely(io->offset <= q->size - io->len) &&
-	       likely(((io->offset | io->len) & q->block_mask) == 0) &&
-	       likely(io->iovcnt <= q->max_iov);
+	return likely(io->len - 1 < q->max_len) && likely(io->offset <= q->size - io->len) &&
+	       likely(((io->offset | io->len) & q->block_mask) == 0);
+}
+
+/* All but one plain buffer. */
+static noinline void submit_other(struct bdev_io *io)
+{
+	struct bdev_queue *q = io->q;
+
+	if (io->op > BDEV_WRITE || (io->op == BDEV_WRITE && q->readonly) ||
+	    io->iovcnt > q->max_iov || !range_is_plain(q, io))
+		submit_oddly(io);
+	else if (q->picky)
+		submit_picky(io);
+	else
+		q->submit(io);
 }
 
 /* hot */
@@ -94,12 +106,10 @@ void bdev_submit(struct bdev_io *io)
 
 	io->start = reactor_now();
 	q->inflight++;
-	if (unlikely(!is_plain(q, io)))
-		submit_oddly(io);
-	else if (q->picky)
-		submit_picky(io);
+	if (likely((io->shape & q->one_mask) == q->one_shape) && range_is_plain(q, io))
+		q->submit_one(io);
 	else
-		q->submit(q, io);
+		submit_other(io);
 }
 
 void bdev_refit(struct bdev_io *io)
@@ -110,24 +120,7 @@ void bdev_refit(struct bdev_io *io)
 		bdev_fit_submit(io);
 }
 
-/* hot */
-static inline void count(struct bdev_op_stats *s, uint32_t len, uint64_t took)
-{
-	keep_in_register(s); /* or it is worked out three times: 6 instructions */
-	counter_add(&s->ops, 1);
-	counter_add(&s->bytes, len);
-	if (took == 0) { /* it completes in the turn that it began in */
-		WRITE_ONCE(s->min_ticks, 0);
-		return;
-	}
-	counter_add(&s->ticks, took);
-	if (unlikely(took > s->max_ticks))
-		WRITE_ONCE(s->max_ticks, took);
-	if (unlikely(took < s->min_ticks))
-		WRITE_ONCE(s->min_ticks, took);
-}
-
-static noinline void end_oddly(struct bdev_io *io)
+void bdev_io_end_oddly(struct bdev_io *io)
 {
 	if (!(io->flags & BDEV_PIECE)) {
 		if (io->op < BDEV_OPS)
@@ -140,15 +133,10 @@ static noinline void end_oddly(struct bdev_io *io)
 /* hot */
 void bdev_io_end(struct bdev_io *io, int status)
 {
-	struct bdev_queue *q = io->q;
-	struct turn *turn = this_turn;
-
-	io->status = status;
-	if (unlikely(status || io->flags & BDEV_PIECE)) {
-		end_oddly(io);
+	if (likely(status == 0)) {
+		bdev_io_end_well(io, this_turn);
 		return;
 	}
-	count(&q->stats.op[io->op], io->len, turn->now - io->start);
-	q->inflight--;
-	turn_soon(turn, &io->task);
+	io->status = status;
+	bdev_io_end_oddly(io);
 }

@@ -278,9 +278,8 @@ void bdev_get_stats(const struct bdev *b, struct bdev_stats *s)
 		stats_add(s, &q->stats);
 }
 
-static void submit_gone(struct bdev_queue *q, struct bdev_io *io)
+static void submit_gone(struct bdev_io *io)
 {
-	(void)q;
 	bdev_io_end(io, -ENXIO);
 }
 
@@ -288,7 +287,7 @@ static int take_gone(void *arg)
 {
 	struct bdev_queue *q = arg;
 
-	q->submit = submit_gone;
+	q->submit = q->submit_one = submit_gone;
 	return 0;
 }
 
@@ -317,6 +316,7 @@ int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, 
 		return err_set(e, -ENOMEM, "Out of memory.");
 	memset(q, 0, sizeof(*q));
 	q->submit = b->driver->submit;
+	q->submit_one = b->driver->submit_one ? b->driver->submit_one : q->submit;
 	q->size = b->size;
 	q->block_mask = b->block_size - 1;
 	q->align_mask = b->limits.buf_align - 1;
@@ -325,7 +325,8 @@ int bdev_queue_open(struct bdev *b, struct reactor *r, struct bdev_queue **out, 
 	q->max_len = (uint32_t)MIN(b->limits.max_len, b->size);
 	q->max_iov = b->limits.max_iov;
 	q->readonly = b->readonly;
-	q->plain_ops = b->readonly ? BDEV_READ + 1 : BDEV_WRITE + 1;
+	q->one_shape = BDEV_SHAPE(BDEV_READ);
+	q->one_mask = q->picky ? 0 : q->readonly ? UINT32_MAX : ~BDEV_SHAPE_RW; /* 0: nothing */
 	q->bdev = b;
 	q->reactor = r;
 	stats_init(&q->stats);

@@ -82,10 +82,10 @@ static void delay_base_done(struct task *t)
 	timer_start(&d->timer, io->start + wait);
 }
 
-static void delay_submit(struct bdev_queue *q, struct bdev_io *io)
+static void delay_submit(struct bdev_io *io)
 {
 	struct delay_io *d = (struct delay_io *)(void *)io->ctx;
-	struct delay_queue *dq = q->priv;
+	struct delay_queue *dq = io->q->priv;
 
 	d->child = (struct bdev_io){
 		.task.fn = delay_base_done,

@@ -194,12 +194,12 @@ static bool spoil(struct bdev_queue *q, struct bdev_io *io, struct faulty_io *f)
 	return b->kind != KIND_DROP;
 }
 
-static void faulty_submit(struct bdev_queue *q, struct bdev_io *io)
+static void faulty_submit(struct bdev_io *io)
 {
 	struct faulty_io *f = (struct faulty_io *)(void *)io->ctx;
 
 	prepare(io, f);
-	if (io->op == BDEV_WRITE && !spoil(q, io, f))
+	if (io->op == BDEV_WRITE && !spoil(io->q, io, f))
 		bdev_io_end(io, 0);
 	else
 		bdev_submit(&f->child);

@@ -12,6 +12,7 @@
 #ifndef MEM_IOMMU_H
 #define MEM_IOMMU_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -68,6 +69,9 @@ struct iommu_hint {
 	uint64_t generation;
 };
 
+/* One that knows nothing. */
+#define IOMMU_HINT_VOID ((struct iommu_hint){ .start = UINTPTR_MAX })
+
 /* Changes with every change of the table; a hint of another generation is void. */
 extern uint64_t iommu_generation;
 
@@ -85,16 +89,15 @@ static inline iova_t iommu_iova(const void *p, size_t len, struct iommu_hint *h)
 	return iommu_lookup(p, len, h);
 }
 
-/* hot. Of at most 4096 bytes, only where the range of before has them; IOVA_NONE: iommu_iova() may
- * know more. */
-static inline iova_t iommu_hinted(const void *p, const struct iommu_hint *h)
+/* hot. Of at most 4096 bytes, only where the range of before has them. False: iommu_iova() may know
+ * more. */
+static inline bool iommu_hinted(const void *p, const struct iommu_hint *h, iova_t *out)
 {
 	uintptr_t at = (uintptr_t)p;
 
-	if (unlikely(at - h->start > h->last_page) ||
-	    unlikely(h->generation != READ_ONCE(iommu_generation)))
-		return IOVA_NONE;
-	return at + h->delta;
+	*out = at + h->delta;
+	return likely(at - h->start <= h->last_page) &&
+	       likely(h->generation == READ_ONCE(iommu_generation));
 }
 
 #endif

@@ -114,7 +114,7 @@ static void reap(struct nvme_ctrl *c)
 {
 	if (!c->live)
 		return;
-	nvme_reap(&c->admin, c->admin.entries);
+	nvme_reap(&c->admin);
 	nvme_ring(&c->admin); /* events are asked for again */
 }
 

@@ -42,7 +42,7 @@ static int wait_for(struct nvme_qpair *qp, const struct io_req *r, unsigned ms, 
 	uint64_t start = nvme_now_ms();
 
 	while (!r->done && nvme_now_ms() - start <= ms) {
-		nvme_reap(qp, qp->entries);
+		nvme_reap(qp);
 		if (!r->done)
 			nvme_sleep_us(50);
 	}

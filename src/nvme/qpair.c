@@ -10,7 +10,7 @@
 
 /* Memory is one block: SQ, CQ, lists, then what only we see. Each part starts at a page. */
 struct layout {
-	size_t sq, cq, lists, req, free, end;
+	size_t sq, cq, lists, slot, end;
 };
 
 static struct layout layout_of(unsigned entries, size_t page)
@@ -19,10 +19,18 @@ static struct layout layout_of(unsigned entries, size_t page)
 
 	l.cq = ROUND_UP(entries * sizeof(struct nvme_sqe), page);
 	l.lists = l.cq + ROUND_UP(entries * sizeof(struct nvme_cqe), page);
-	l.req = l.lists + entries * (size_t)NVME_PAGE;
-	l.free = l.req + entries * sizeof(struct nvme_req *);
-	l.end = l.free + entries * sizeof(uint16_t);
+	l.slot = l.lists + entries * (size_t)NVME_PAGE;
+	l.end = l.slot + entries * sizeof(nvme_slot_t);
 	return l;
+}
+
+/* Identifiers and heads whose high bits are 0 are below entries, or nearly so; the few that are
+ * not are looked at one by one. */
+static uint64_t unusual(unsigned entries)
+{
+	uint16_t high = (uint16_t) ~((1u << (31 - __builtin_clz(entries))) - 1);
+
+	return NVME_END(high, 0, high, 0xffff);
 }
 
 int nvme_qpair_alloc(struct nvme_qpair *qp, uint16_t id, unsigned entries, uint32_t page,
@@ -45,8 +53,8 @@ int nvme_qpair_alloc(struct nvme_qpair *qp, uint16_t id, unsigned entries, uint3
 	qp->sq = (void *)(base + l.sq);
 	qp->cq = (void *)(base + l.cq);
 	qp->lists = (void *)(base + l.lists);
-	qp->req = (void *)(base + l.req);
-	qp->free = (void *)(base + l.free);
+	qp->slot = (void *)(base + l.slot);
+	qp->unusual = unusual(entries);
 	qp->sq_iova = iommu_iova(base, l.end, &qp->hint);
 	qp->cq_iova = qp->sq_iova + l.cq;
 	qp->lists_iova = qp->sq_iova + l.lists;
@@ -63,17 +71,18 @@ void nvme_qpair_free(struct nvme_qpair *qp)
 void nvme_qpair_rewind(struct nvme_qpair *qp)
 {
 	memset(qp->cq, 0, qp->entries * sizeof(*qp->cq)); /* stale phase bits are ghosts */
-	memset(qp->sq, 0, qp->entries * sizeof(*qp->sq)); /* nvme_push_rw() counts on it */
+	memset(qp->sq, 0, qp->entries * sizeof(*qp->sq)); /* nvme_rw_push() counts on it */
 	qp->sq_next = qp->sq;
 	qp->sq_end = qp->sq + qp->entries;
 	qp->cq_next = qp->cq;
 	qp->cq_end = qp->cq + qp->entries;
 	qp->rung = 0;
-	qp->phase = 1;
+	qp->expect = NVME_END_PHASE;
 	qp->fault = NULL;
-	qp->free_top = qp->free;
-	for (unsigned i = qp->entries - 1u; i > 0; i--)
-		*qp->free_top++ = (uint16_t)(i - 1);
+	nvme_straight_close(qp);
+	qp->free = 2 * 0 + 1;
+	for (unsigned cid = 0; cid < qp->entries; cid++) /* the last one is never used */
+		qp->slot[cid] = cid + 2 < qp->entries ? 2 * (cid + 1) + 1 : NVME_FREE_NONE;
 }
 
 /* --- doorbells --- */
@@ -115,52 +124,56 @@ void nvme_ring(struct nvme_qpair *qp)
 }
 
 /* hot */
-void nvme_popped(struct nvme_qpair *qp)
+void nvme_ring_popped(struct nvme_qpair *qp)
 {
 	tell(&qp->cq_doorbell, (uint16_t)(qp->cq_next - qp->cq));
 }
 
 /* --- completions --- */
 
-struct nvme_req *nvme_pop_lie(struct nvme_qpair *qp, const char *what)
+bool nvme_end_possible(struct nvme_qpair *qp, uint64_t other)
 {
-	qp->fault = what;
-	return NULL;
+	if (NVME_END_CID(other) >= qp->entries)
+		qp->fault = NVME_LIE_CID;
+	else if (NVME_END_SQHD(other) >= qp->entries)
+		qp->fault = "a submission queue head beyond the queue";
+	return !qp->fault;
 }
 
-unsigned nvme_reap(struct nvme_qpair *qp, unsigned most)
+/* done() may push again: each is a row of its own. */
+static bool reap_one(struct nvme_qpair *qp)
 {
-	struct nvme_req *req;
+	struct nvme_pops p = nvme_pops(qp);
+	const struct nvme_cqe *entry = p.next;
+	struct nvme_popped popped;
 	struct nvme_cqe cqe;
+
+	if (!nvme_pop(qp, &p, &popped))
+		return false;
+	cqe = *entry;
+	cqe.status = to_le16((uint16_t)(popped.status << 1)); /* the one that was checked */
+	nvme_popped(qp, &p);
+	popped.req->done(popped.req, &cqe);
+	return true;
+}
+
+unsigned nvme_reap(struct nvme_qpair *qp)
+{
 	unsigned n = 0;
-	uint64_t end = 0;
 
-	while (n < most && !qp->fault) {
-		const struct nvme_cqe *entry = qp->cq_next;
-
-		req = nvme_pop(qp, &end);
-		if (!req)
-			break;
-		cqe = (struct nvme_cqe){ .dw0 = entry->dw0,
-					 .dw1 = entry->dw1,
-					 .end = to_le64(end) };
+	while (!qp->fault && reap_one(qp))
 		n++;
-		req->done(req, &cqe);
-	}
-	if (n)
-		nvme_popped(qp);
 	return n;
 }
 
 struct nvme_req *nvme_take_back(struct nvme_qpair *qp)
 {
-	for (uint16_t cid = 0; cid < qp->entries - 1; cid++) {
-		struct nvme_req *req = qp->req[cid];
+	for (unsigned cid = 0; cid < qp->entries; cid++) {
+		struct nvme_req *req = nvme_req_of(qp, cid);
 
 		if (!req)
 			continue;
-		qp->req[cid] = NULL;
-		*qp->free_top++ = cid;
+		qp->slot[cid] = NVME_FREE_NONE;
 		return req;
 	}
 	return NULL;

@@ -116,6 +116,10 @@ struct nvme_cqe {
 _Static_assert(sizeof(struct nvme_cqe) == 16, "CQE");
 
 /* Of nvme_cqe.end. The status is without its phase bit. */
+#define NVME_END(sqhd, sqid, cid, status_and_phase)                          \
+	((uint64_t)(sqhd) | (uint64_t)(sqid) << 16 | (uint64_t)(cid) << 32 | \
+	 (uint64_t)(status_and_phase) << 48)
+#define NVME_END_PHASE	     (UINT64_C(1) << 48)
 #define NVME_END_SQHD(end)   ((uint16_t)(end))
 #define NVME_END_CID(end)    ((uint16_t)((end) >> 32))
 #define NVME_END_STATUS(end) ((uint16_t)((end) >> 49))

@@ -83,7 +83,7 @@ bool fake_iommu_write(struct fake_iommu *m, iova_t iova, const void *from, size_
 	return copy(m, iova, (uint8_t *)(uintptr_t)from, len, false);
 }
 
-bool fake_iommu_store16(struct fake_iommu *m, iova_t iova, uint16_t v)
+bool fake_iommu_store64(struct fake_iommu *m, iova_t iova, uint64_t v)
 {
 	size_t run;
 	void *mem;
@@ -91,7 +91,7 @@ bool fake_iommu_store16(struct fake_iommu *m, iova_t iova, uint16_t v)
 	pthread_rwlock_rdlock(&m->lock);
 	mem = reach(m, iova, &run);
 	if (mem)
-		store_release((uint16_t *)mem, v);
+		store_release((uint64_t *)mem, v);
 	pthread_rwlock_unlock(&m->lock);
 	return mem != NULL;
 }

@@ -41,7 +41,7 @@ unsigned fake_iommu_mistakes(struct fake_iommu *m);
  */
 bool fake_iommu_read(struct fake_iommu *m, void *to, iova_t iova, size_t len);
 bool fake_iommu_write(struct fake_iommu *m, iova_t iova, const void *from, size_t len);
-bool fake_iommu_store16(struct fake_iommu *m, iova_t iova, uint16_t v);
+bool fake_iommu_store64(struct fake_iommu *m, iova_t iova, uint64_t v);
 bool fake_iommu_store32(struct fake_iommu *m, iova_t iova, uint32_t v);
 bool fake_iommu_load32(struct fake_iommu *m, iova_t iova, uint32_t *out);
 

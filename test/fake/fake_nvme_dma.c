@@ -48,15 +48,15 @@ bool dma_write(struct fake_nvme *f, uint64_t iova, const void *from, size_t len,
 	return reached(f, fake_iommu_write(f->c.iommu, iova, from, len), iova, len, what);
 }
 
-bool dma_store16(struct fake_nvme *f, uint64_t iova, uint16_t v, const char *what)
+bool dma_store64(struct fake_nvme *f, uint64_t iova, uint64_t v, const char *what)
 {
 	uint8_t *cmb = cmb_at(f, iova, sizeof(v));
 
 	if (cmb) {
-		store_release((uint16_t *)(void *)cmb, v);
+		store_release((uint64_t *)(void *)cmb, v);
 		return true;
 	}
-	return reached(f, fake_iommu_store16(f->c.iommu, iova, v), iova, sizeof(v), what);
+	return reached(f, fake_iommu_store64(f->c.iommu, iova, v), iova, sizeof(v), what);
 }
 
 bool dma_store32(struct fake_nvme *f, uint64_t iova, uint32_t v, const char *what)

@@ -207,7 +207,7 @@ void script_free(struct fake_nvme *f);
 bool is_in_cmb(const struct fake_nvme *f, uint64_t iova);
 bool dma_read(struct fake_nvme *f, void *to, uint64_t iova, size_t len, const char *what);
 bool dma_write(struct fake_nvme *f, uint64_t iova, const void *from, size_t len, const char *what);
-bool dma_store16(struct fake_nvme *f, uint64_t iova, uint16_t v, const char *what);
+bool dma_store64(struct fake_nvme *f, uint64_t iova, uint64_t v, const char *what);
 bool dma_store32(struct fake_nvme *f, uint64_t iova, uint32_t v, const char *what);
 bool dma_load32(struct fake_nvme *f, uint64_t iova, uint32_t *out, const char *what);
 /* All of a command's data, from or to the host; a status. */

@@ -1,4 +1,6 @@
 /* Completions of a fake controller, as they should be and as the script wants them; interrupts. */
+#include <string.h>
+
 #include "fake/fake_nvme_internal.h"
 
 #include <unistd.h>
@@ -31,14 +33,15 @@ static void mangle(struct cmd *cmd, struct wire_cqe *e)
 	}
 }
 
-/* The word with the phase bit comes last, and the host sees all of the rest when it sees it. */
+/* The half with the phase bit comes last and at once, and the host sees all of the rest when it
+ * sees it. */
 static bool cqe_write(struct fake_nvme *f, const struct cq *cq, const struct wire_cqe *e)
 {
-	uint64_t at = cq->base + cq->tail * sizeof(*e);
-	size_t status = offsetof(struct wire_cqe, status);
+	uint64_t at = cq->base + cq->tail * sizeof(*e), end;
+	const size_t half = sizeof(*e) / 2;
 
-	return dma_write(f, at, e, status, "a CQE") &&
-	       dma_store16(f, at + status, e->status, "a CQE");
+	memcpy(&end, (const char *)e + half, half);
+	return dma_write(f, at, e, half, "a CQE") && dma_store64(f, at + half, end, "a CQE");
 }
 
 static void cmd_posted(struct fake_nvme *f, struct cmd *cmd)
