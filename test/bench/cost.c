@@ -1,5 +1,5 @@
 /*
- * cost CASE COUNT: run one piece of the data path COUNT times in this thread, for counting
+ * cost CASE COUNT [DEPTH]: run one piece of the data path COUNT times in this thread, for counting
  *instructions. All the work happens inside reactor_turn(), so `valgrind --tool=callgrind
  *--toggle-collect=reactor_turn` counts the daemon's side alone; scripts/cost does that and divides.
  *
@@ -137,10 +137,12 @@ static unsigned user_poll(struct poller *p)
 	return n;
 }
 
-static void run_bdev(const char *kind, long count)
+static void run_bdev(const char *kind, long count, unsigned depth)
 {
 	struct bdev_queue *q;
 	struct err e = { 0 };
+	size_t stride;
+	char *slots;
 
 	if (strcmp(kind, "nvme") == 0)
 		open_nvme();
@@ -150,11 +152,15 @@ static void run_bdev(const char *kind, long count)
 		die(e.text);
 	if (nvme)
 		fake_nvme_stop(nvme);
-	for (int i = 0; i < DEPTH; i++) {
-		struct slot *s = aligned_alloc(CACHE_LINE,
-					       ROUND_UP(sizeof(*s) + bdev->ctx_size, CACHE_LINE));
+	stride = ROUND_UP(sizeof(struct slot) + bdev->ctx_size, CACHE_LINE);
+	slots = aligned_alloc(CACHE_LINE, depth * stride);
+	memset(slots, 0, depth * stride);
+	/* for scripts/cost-lines: the first line of each is the user's */
+	printf("slots %p size 0x%zx stride 0x%zx\n", (void *)slots, depth * stride, stride);
+	fflush(stdout);
+	for (unsigned i = 0; i < depth; i++) {
+		struct slot *s = (void *)(slots + i * stride);
 
-		memset(s, 0, sizeof(*s));
 		s->iov = (struct iovec){ memory + DATA_AT + i * 4096, 4096 };
 		s->io = (struct bdev_io){ .task.fn = slot_done,
 					  .q = q,
@@ -345,26 +351,27 @@ static void map_memory(void)
 		die("no memory");
 	memory = guest->region[0]->host;
 	/* for scripts/cost-lines */
-	printf("guest memory %p size 0x%x reactor_turn %p\n", (void *)memory, MEM,
-	       (void *)(uintptr_t)reactor_turn);
+	printf("guest memory %p size 0x%x reactor_turn %p stack %p\n", (void *)memory, MEM,
+	       (void *)(uintptr_t)reactor_turn, (void *)&range);
 	fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
-	long count = argc == 3 ? atol(argv[2]) : 0;
-	const char *what = argc == 3 ? argv[1] : "";
+	long count = argc >= 3 ? atol(argv[2]) : 0;
+	unsigned depth = argc == 4 ? (unsigned)atoi(argv[3]) : DEPTH; /* of bdev cases */
+	const char *what = argc >= 3 ? argv[1] : "";
 
 	log_set_level(LOG_ERROR);
-	if (count <= 0 || reactor_create(&reactor))
-		die("usage: cost CASE COUNT");
+	if (count <= 0 || depth == 0 || depth > DEPTH || reactor_create(&reactor))
+		die("usage: cost CASE COUNT [DEPTH]");
 	map_memory();
 	if (strcmp(what, "bdev-null") == 0)
-		run_bdev("null", count);
+		run_bdev("null", count, depth);
 	else if (strcmp(what, "bdev-malloc") == 0)
-		run_bdev("malloc", count);
+		run_bdev("malloc", count, depth);
 	else if (strcmp(what, "bdev-nvme") == 0)
-		run_bdev("nvme", count);
+		run_bdev("nvme", count, depth);
 	else if (strcmp(what, "vhost-null") == 0)
 		run_vhost("null", count, true, false, 1);
 	else if (strcmp(what, "vhost-null-direct") == 0)
